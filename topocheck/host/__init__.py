@@ -1,0 +1,1 @@
+"""The one door to the machine: live, recorded, and the recorder around either."""

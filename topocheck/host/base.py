@@ -1,0 +1,204 @@
+"""What can be asked of a machine, and how a question and its answer are written down.
+
+Everything a probe learns comes through `Host`. A question is a kind and its arguments; `key` writes it as one
+text, such as `read:/proc/version` or `nvml:DeviceGetName|0`. The answer is a plain value (text, bytes, number,
+list, mapping or None) or a `HostError`. So a recording is nothing but questions with their answers, and a probe
+cannot tell a live machine from one.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from topocheck.model.base import Missing, Reason
+
+Answer = Any
+"""None, bool, int, float, str, bytes, or a list or str-keyed dict of these."""
+
+
+class HostError(Exception):
+    """No answer, with the reason. `detail` is the machine's own word (an errno name, an NVML error)."""
+
+    def __init__(self, reason: Reason, detail: str = "") -> None:
+        super().__init__(f"{reason.value}: {detail}" if detail else reason.value)
+        self.reason = reason
+        self.detail = detail
+
+    def missing(self) -> Missing:
+        """Return the Missing that stands for this error in a fact."""
+        return Missing(self.reason, self.detail)
+
+
+class CommandResult(msgspec.Struct, frozen=True):
+    """Exit status and output of a command; a signal gives the negative of its number."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+
+class FileStat(msgspec.Struct, frozen=True):
+    """What `stat` said: `kind` is file, dir, char, block, link, fifo or socket; sizes in bytes, times in seconds."""
+
+    kind: str
+    size_bytes: int
+    uid: int
+    gid: int
+    mode: int
+    mtime: int
+    device: int
+    rdev: int
+
+
+class Backend(Protocol):
+    """What answers questions: the live machine, a recording, or a described machine of the tests."""
+
+    def ask(self, kind: str, *args: str | int) -> Answer:
+        """Return the answer to one question.
+
+        Raises:
+            HostError: there is none; says why.
+        """
+
+
+def key(kind: str, args: Sequence[str | int]) -> str:
+    """Return the text under which a question and its answer are recorded."""
+    return f"{kind}:{'|'.join(map(str, args))}"
+
+
+class Host:
+    """The questions, typed. `source` is `live` or the name of the recording.
+
+    Every method raises HostError where the machine gives no answer; paths are absolute.
+    """
+
+    def __init__(self, backend: Backend, source: str = "live") -> None:
+        self._ask = backend.ask
+        self.source = source
+
+    def read_bytes(self, path: str, limit: int = 1 << 20) -> bytes:
+        """Return at most `limit` bytes of a file, from its start, in as few reads as it takes."""
+        answer = self._ask("read", path, limit) if limit != 1 << 20 else self._ask("read", path)
+        return answer if isinstance(answer, bytes) else str(answer).encode()
+
+    def read_text(self, path: str, limit: int = 1 << 20) -> str:
+        """Return a file as text; bytes that are not UTF-8 become U+FFFD."""
+        return self.read_bytes(path, limit).decode("utf-8", "replace")
+
+    def read_lines(self, path: str, *prefixes: str) -> list[str]:
+        """Return the lines of a file that begin with one of `prefixes`, and nothing else of it.
+
+        For files that also hold what must not be recorded (`/proc/self/status`, `/proc/cpuinfo`).
+        """
+        return list(self._ask("lines", path, *prefixes))
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the sorted names in a folder."""
+        return list(self._ask("list", path))
+
+    def readlink(self, path: str) -> str:
+        """Return the target of a symbolic link as written."""
+        return str(self._ask("readlink", path))
+
+    def realpath(self, path: str) -> str:
+        """Return the path with every symbolic link resolved; the path must exist."""
+        return str(self._ask("realpath", path))
+
+    def stat(self, path: str) -> FileStat:
+        """Return what `stat` says of a path (links followed)."""
+        return msgspec.convert(self._ask("stat", path), FileStat)
+
+    def statvfs(self, path: str) -> tuple[int, int]:
+        """Return (total, available to this user) bytes of the file system that holds `path`."""
+        total, free = self._ask("statvfs", path)
+        return int(total), int(free)
+
+    def access(self, path: str, mode: str) -> bool:
+        """Tell whether this user may open `path`; `mode` is made of r, w and x."""
+        return bool(self._ask("access", path, mode))
+
+    def run(self, argv: Sequence[str], timeout_s: int = 10) -> CommandResult:
+        """Run a command without a shell, under LC_ALL=C, with no input. Absent from this machine: HostError."""
+        return msgspec.convert(self._ask("run", timeout_s, *argv), CommandResult)
+
+    def environ(self) -> dict[str, str]:
+        """Return the variables of this process that topocheck may look at (host/filters.py)."""
+        return dict(self._ask("environ"))
+
+    def kernel_options(self) -> list[str]:
+        """Return the options of the kernel's command line that matter here (host/filters.py)."""
+        return list(self._ask("kernel_options"))
+
+    def conf_lines(self, path: str) -> list[str]:
+        """Return the lines of an NCCL settings file that are of the form NAME=VALUE, as `number<TAB>text`."""
+        return list(self._ask("conf", path))
+
+    def process(self) -> dict[str, Any]:
+        """Return facts of this process: uid, gid, home, affinity (kernel list), python_version, sys_path."""
+        return dict(self._ask("process"))
+
+    def psutil(self, call: str) -> Answer:
+        """Return what a call of psutil said, as plain values: `cpu_count_physical`, `net_addresses`..."""
+        return self._ask("psutil", call)
+
+    def nvml(self, call: str, *args: str | int) -> Answer:
+        """Return what NVML said to `nvml<call>`, as plain values (host/nvml_calls.py)."""
+        return self._ask("nvml", call, *args)
+
+    def cuda(self, call: str, *args: str | int) -> Answer:
+        """Return what the CUDA driver said to a call, as plain values (host/cuda_calls.py)."""
+        return self._ask("cuda", call, *args)
+
+    def now(self) -> str:
+        """Return the time of this run, RFC 3339 in UTC, whole seconds."""
+        return str(self._ask("now"))
+
+    def duration_ms(self, probe: str) -> float:
+        """Return how long a probe took when the machine was asked."""
+        return float(self._ask("duration", probe))
+
+    def join(self, *parts: str) -> str:
+        """Return a path from its parts."""
+        return posixpath.join(*parts)
+
+
+class RecordedBackend:
+    """Answers from a recording; what was never asked gives `not_recorded`."""
+
+    def __init__(self, answers: Mapping[str, Answer]) -> None:
+        self.answers = answers
+
+    def ask(self, kind: str, *args: str | int) -> Answer:
+        """Return the recorded answer."""
+        try:
+            answer = self.answers[key(kind, args)]
+        except KeyError:
+            raise HostError(Reason.NOT_RECORDED, key(kind, args)) from None
+        if isinstance(answer, HostError):
+            raise HostError(answer.reason, answer.detail)
+        return answer
+
+
+class Recorder:
+    """A backend around another that keeps each answer, error or value, under its key. Asks each question once."""
+
+    def __init__(self, inner: Backend, answers: dict[str, Answer] | None = None) -> None:
+        self.inner = inner
+        self.answers: dict[str, Answer] = {} if answers is None else answers
+
+    def ask(self, kind: str, *args: str | int) -> Answer:
+        """Return the kept answer, or ask and keep it."""
+        k = key(kind, args)
+        if k not in self.answers:
+            try:
+                self.answers[k] = self.inner.ask(kind, *args)
+            except HostError as e:
+                self.answers[k] = e
+        answer = self.answers[k]
+        if isinstance(answer, HostError):
+            raise HostError(answer.reason, answer.detail)
+        return answer

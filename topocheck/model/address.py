@@ -1,0 +1,57 @@
+"""PCI addresses and kernel CPU lists: the two spellings everything is joined on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_ADDRESS = re.compile(r"([0-9a-fA-F]{1,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+
+
+def normalize_address(text: str) -> str | None:
+    """Return `dddd:bb:dd.f`, lower case, for any spelling of a PCI address, or None if `text` is none.
+
+    NVML writes eight upper-case digits of domain; the kernel at least four and, behind Intel VMD or Hyper-V,
+    more.
+    """
+    m = _ADDRESS.fullmatch(text.strip())
+    if not m:
+        return None
+    return f"{int(m[1], 16):04x}:{m[2].lower()}:{m[3].lower()}.{m[4]}"
+
+
+def address_key(address: str) -> tuple[int, int, int, int]:
+    """Return (domain, bus, device, function) as numbers, for sorting. `address` must be normalised."""
+    domain, bus, rest = address.split(":")
+    device, function = rest.split(".")
+    return int(domain, 16), int(bus, 16), int(device, 16), int(function)
+
+
+def parse_cpulist(text: str) -> frozenset[int]:
+    """Return the numbers of a kernel list such as `0-3,8,10-11`; empty for an empty list.
+
+    Raises:
+        ValueError: the text is not a kernel list, or spans more than 2^20 numbers.
+    """
+    out: set[int] = set()
+    for part in text.strip().split(","):
+        part = part.strip()
+        if not part:
+            continue
+        first, _, last = part.partition("-")
+        lo, hi = int(first), int(last or first)
+        if lo < 0 or hi < lo or hi - lo >= 1 << 20:
+            raise ValueError(f"not a kernel list: {text.strip()[:60]!r}")
+        out.update(range(lo, hi + 1))
+    return frozenset(out)
+
+
+def format_cpulist(numbers: Iterable[int]) -> str:
+    """Return the kernel's list form of a set of numbers; the empty text for the empty set."""
+    runs: list[list[int]] = []
+    for n in sorted(set(numbers)):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
