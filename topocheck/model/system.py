@@ -93,16 +93,16 @@ class Limits(Fact, frozen=True, kw_only=True):
         memory_max_bytes: the cgroup's memory limit; None means unlimited.
     """
 
-    memlock_bytes: int | None | Missing = ABSENT
-    nofile: int | None | Missing = ABSENT
-    stack_bytes: int | None | Missing = ABSENT
+    memlock_bytes: int | Missing | None = ABSENT
+    nofile: int | Missing | None = ABSENT
+    stack_bytes: int | Missing | None = ABSENT
     shm_total_bytes: int | Missing = ABSENT
     shm_free_bytes: int | Missing = ABSENT
     shm_device: int | Missing = ABSENT
     shm_leftovers: tuple[tuple[str, int, int, int], ...] | Missing = ABSENT
     capabilities: tuple[str, ...] | Missing = ABSENT
     seccomp: int | Missing = ABSENT
-    memory_max_bytes: int | None | Missing = ABSENT
+    memory_max_bytes: int | Missing | None = ABSENT
     uid: int | Missing = ABSENT
 
 

@@ -1,0 +1,1 @@
+"""The registry of checks and one file per area."""

@@ -1,0 +1,1 @@
+"""One engine for what differs between two or many nodes."""

@@ -1,0 +1,1 @@
+"""Whether GPUDirect P2P and RDMA can be enabled for each pair, with the chain of reasons."""

@@ -1,0 +1,1 @@
+"""What the world knows, as data files with a source per row. No code knows a product by name."""

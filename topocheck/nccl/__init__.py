@@ -1,0 +1,1 @@
+"""What NCCL makes of a machine: settings, its own path classes, transports, topology files and logs."""

@@ -1,0 +1,1 @@
+"""Decides ranks, bindings and orders; rendering only prints what is decided here."""

@@ -1,0 +1,1 @@
+"""The TOML policy: what is on, thresholds, and what a node must have."""

@@ -1,0 +1,1 @@
+"""Takes a result, returns text. Imports the types of any room and calls none of their work."""

@@ -1,0 +1,1 @@
+"""Live measurements. The only room that imports torch, and only inside functions."""

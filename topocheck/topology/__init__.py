@@ -1,0 +1,1 @@
+"""From facts to structure: the PCI tree, the NVLink graph, path classes and theoretical rates."""
