@@ -1,0 +1,50 @@
+"""All probes, in the order their results are shown, and the version of the set as a whole."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import msgspec
+
+from topocheck.host.base import Host
+
+PROBE_SET_VERSION = 1
+"""Raised whenever a probe asks something new, so that a recording can say what it was never asked."""
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """One probe.
+
+    Attributes:
+        name: as shown in reports.
+        function: `module:function` below topocheck.probes, imported when first used.
+        group: probes of one group share a child process; groups run at the same time.
+        deadline_s: how long it may take before it is given up.
+    """
+
+    name: str
+    function: str
+    group: str = "files"
+    deadline_s: float = 3.0
+
+    def read(self, host: Host) -> Any:
+        """Run the probe."""
+        module, _, function = self.function.partition(":")
+        return getattr(importlib.import_module(f"topocheck.probes.{module}"), function)(host)
+
+
+PROBES = (
+    Probe(name="pci", function="pci:read", deadline_s=5.0),
+    Probe(name="numa", function="numa:read"),
+    Probe(name="system", function="system:read"),
+    Probe(name="net", function="net:read"),
+    Probe(name="limits", function="limits:read"),
+    Probe(name="settings", function="settings:read"),
+    Probe(name="software", function="software:read"),
+    Probe(name="nvml", function="nvml:read", group="nvml", deadline_s=10.0),
+    Probe(name="cuda", function="cuda:read", group="cuda", deadline_s=10.0),
+    Probe(name="services", function="system:read_services", group="commands", deadline_s=4.0),
+    Probe(name="programs", function="software:read_commands", group="commands", deadline_s=4.0),
+)
+OPTIONAL_PROBES = (Probe(name="smi_topo", function="smi_topo:read", group="commands", deadline_s=20.0),)
