@@ -1,1 +1,17 @@
 """The registry of checks and one file per area."""
+
+from __future__ import annotations
+
+import importlib
+
+from topocheck.checks.registry import CHECKS, Check
+
+AREAS = ("pcie", "p2p", "rdma")
+"""Each is a file of this folder; importing it registers its checks."""
+
+
+def all_checks() -> tuple[Check, ...]:
+    """Return every check there is, by id."""
+    for area in AREAS:
+        importlib.import_module(f"topocheck.checks.{area}")
+    return tuple(CHECKS[i] for i in sorted(CHECKS))

@@ -16,6 +16,7 @@ from topocheck.gpudirect.types import GpuDirect
 from topocheck.model.base import Finding, State
 from topocheck.model.node import Node
 from topocheck.nccl.types import NcclView
+from topocheck.policy.types import Policy
 from topocheck.topology.types import Topology
 
 
@@ -27,17 +28,17 @@ class Scope(enum.StrEnum):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """All a check may look at. `thresholds` are the policy's, by check id."""
+    """All a check may look at."""
 
     node: Node
     topology: Topology
     gpudirect: GpuDirect
     nccl: NcclView
-    thresholds: dict[str, dict[str, float]] = msgspec.field(default_factory=dict)
+    policy: Policy = msgspec.field(default_factory=Policy)
 
     def threshold(self, check_id: str, name: str, default: float) -> float:
         """Return the policy's value of a threshold of a check, or the default."""
-        return self.thresholds.get(check_id, {}).get(name, default)
+        return self.policy.threshold(check_id, name, default)
 
 
 class NotApplicableError(Exception):
@@ -108,6 +109,11 @@ _WORSE = (State.FAIL, State.UNKNOWN, State.WARN, State.NOTE, State.OK, State.NOT
 def worst(states: Iterable[State]) -> State:
     """Return the worst of some states; `ok` for none. Failure beats could-not-tell, which beats a warning."""
     return min(states, key=_WORSE.index, default=State.OK)
+
+
+def finding_order(finding: Finding) -> tuple[int, str, str]:
+    """Sort key of findings: the worst first, then by id and subject."""
+    return _WORSE.index(finding.state), finding.id, finding.subject
 
 
 def run(checks: Iterable[Check], context: Context) -> Iterator[tuple[CheckResult, tuple[Finding, ...]]]:

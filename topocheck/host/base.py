@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from topocheck.model.base import Missing, Reason
+from topocheck.model.base import Missing, ProbeStatus, Reason
 
 Answer = Any
 """None, bool, int, float, str, bytes, or a list or str-keyed dict of these."""
@@ -160,6 +160,10 @@ class Host:
     def duration_ms(self, probe: str) -> float:
         """Return how long a probe took when the machine was asked."""
         return float(self._ask("duration", probe))
+
+    def probe_status(self, probe: str) -> ProbeStatus:
+        """Return how a probe went when the machine was asked."""
+        return msgspec.convert(self._ask("probe", probe), ProbeStatus)
 
     def join(self, *parts: str) -> str:
         """Return a path from its parts."""

@@ -30,3 +30,11 @@ class NcclView(msgspec.Struct, frozen=True, kw_only=True):
     version: str | Missing = ABSENT
     settings: tuple[Setting, ...] = ()
     pairs: tuple[NcclPair, ...] = ()
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a communication library fits this machine: `fits` is best, yes, no or unknown; `why` in words."""
+
+    name: str
+    fits: str
+    why: str
