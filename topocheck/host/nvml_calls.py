@@ -27,7 +27,7 @@ pynvml or this driver does not have is `unsupported: NVMLError_FunctionNotFound`
 | DeviceGetUtilizationRates | i | {gpu, memory}: percent |
 | DeviceGetMigMode, EccMode | i | [current, pending]: 0 or 1 |
 | DeviceGetMaxMigDeviceCount | i | int |
-| DeviceGetMigDeviceHandleByIndex | i, m | {uuid, name}; `absent: NVMLError_NotFound` where no instance has that number |
+| DeviceGetMigDeviceHandleByIndex | i, m | {uuid, name}; `absent: NVMLError_NotFound` where there is no m-th |
 | DeviceGetC2cModeInfoV | i | {isC2cEnabled}: 0 or 1 |
 | DeviceGetGpuFabricInfoV | i | {clusterUuid: `8-4-4-4-12` hex, status, cliqueId, state, healthMask, healthSummary}: |
 | | | the last two only where the driver knows struct v2, v3 |
@@ -47,6 +47,7 @@ Errors: see `REASONS`; the detail is the name of pynvml's exception (`NVMLError_
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -188,10 +189,8 @@ def _memory(nvml: Any, index: int) -> Answer:
 def _mig_device(nvml: Any, index: int, number: int) -> Answer:
     handle = _function(nvml, "DeviceGetMigDeviceHandleByIndex")(_handle(int(index)), int(number))
     answer = {"uuid": _plain(nvml.nvmlDeviceGetUUID(handle))}
-    try:
+    with contextlib.suppress(nvml.NVMLError):
         answer["name"] = _plain(nvml.nvmlDeviceGetName(handle))
-    except nvml.NVMLError:
-        pass
     return answer
 
 
