@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from topocheck.host.base import Host, HostError
+from topocheck.model.base import Reason
 from topocheck.model.smi import P2pTable, SmiFacts, SmiMatrix
 from topocheck.probes.smi_text import (
     RawRow,
@@ -172,7 +173,8 @@ def parse_matrix(text: str) -> SmiMatrix:
         first = next((line for line in text.splitlines() if line.strip()), "")
         raise SmiTopoError(
             1,
-            f"no matrix found; expected rows such as 'GPU0  X  NV18  PIX  0-31', the text starts with {printable(first)}",
+            "no matrix found; expected rows such as 'GPU0  X  NV18  PIX  0-31', "
+            f"but the text starts with {printable(first)}",
         )
     matrices = [_build(t, raw) for t in raw.tables if not _is_p2p(t)]
     p2p = tuple(_build_p2p(t) for t in raw.tables if _is_p2p(t))
@@ -207,7 +209,11 @@ def to_topology(matrix: SmiMatrix) -> list[tuple[str, str, str]]:
 
 
 def read(host: Host) -> SmiFacts:
-    """Run `nvidia-smi topo -m`, then `-mp`, and read both into one matrix."""
+    """Run `nvidia-smi topo -m`, then `-mp`, and read both into one matrix.
+
+    Raises:
+        HostError: a recording without the cross-check (not_recorded).
+    """
     raw: dict[str, str] = {}
     texts: list[str] = []
     for option in ("-m", "-mp"):
@@ -215,6 +221,8 @@ def read(host: Host) -> SmiFacts:
         try:
             result = host.run(("nvidia-smi", "topo", option), timeout_s=_SMI_TIMEOUT_S)
         except HostError as e:
+            if e.reason is Reason.NOT_RECORDED and option == "-m":
+                raise
             raw[call] = f"!{e}"
             continue
         raw[call] = (result.stdout if result.rc == 0 else result.stdout + result.stderr).strip()
