@@ -137,6 +137,10 @@ class Host:
         """Return the lines of an NCCL settings file that are of the form NAME=VALUE, as `number<TAB>text`."""
         return list(self._ask("conf", path))
 
+    def pci_names(self, ids: Sequence[str]) -> dict[str, list[str | None]]:
+        """Return id (`10de:2330`) -> [vendor name, device name] from the system's pci.ids (host/pci_ids.py)."""
+        return dict(self._ask("pci_names", *ids))
+
     def process(self) -> dict[str, Any]:
         """Return facts of this process: uid, gid, home, affinity (kernel list), python_version, sys_path."""
         return dict(self._ask("process"))
