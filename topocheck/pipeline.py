@@ -100,9 +100,7 @@ def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Ch
     topology = build(node)
     gpudirect = judge_gpudirect(node, topology)
     nccl = view(node, topology, gpudirect)
-    context = registry.Context(
-        node=node, topology=topology, gpudirect=gpudirect, nccl=nccl, policy=policy
-    )
+    context = registry.Context(node=node, topology=topology, gpudirect=gpudirect, nccl=nccl, policy=policy)
     chosen = all_checks() if checks is None else checks
     outcomes = list(registry.run(policy.select(chosen), context))
     findings = [policy.adjust(f) for _, found in outcomes for f in found]

@@ -1,0 +1,95 @@
+"""What all commands share: where the machine comes from, where the text goes, and how an error is told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
+
+import typer
+
+from topocheck.host.base import Host
+from topocheck.model.base import InputError
+
+if TYPE_CHECKING:
+    from topocheck.render.page import Style
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
+
+From = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--from", metavar="FILE", help="Read a recording (topocheck snapshot save) instead of this machine."),
+]
+Output = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--output", "-o", metavar="FILE", help="Write to FILE instead of standard output."),
+]
+NoColor = Annotated[bool, typer.Option("--no-color", help="No colour, whatever the terminal (also: NO_COLOR=1).")]
+
+
+def open_host(recording: Path | None, *, cross_check: bool = False, budget_s: float = 20.0) -> Host:
+    """Return the recording as a host, or this machine.
+
+    Raises:
+        InputError: the recording cannot be read.
+    """
+    if recording is None:
+        from topocheck.pipeline import live_host
+
+        return live_host(cross_check=cross_check, budget_s=budget_s)
+    from topocheck.host.base import RecordedBackend
+    from topocheck.host.snapshot import load
+
+    _, answers = load(recording)
+    return Host(RecordedBackend(answers), str(recording))
+
+
+def emit(text: str, output: Path | None = None) -> None:
+    """Write text to a file or to standard output; characters the output cannot show are replaced, never fatal.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    if output is not None:
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as e:
+            raise InputError(f"{output}: cannot be written: {e.strerror}") from e
+        return
+    encoding = sys.stdout.encoding or "ascii"
+    if "utf" not in encoding.lower():
+        from topocheck.render.page import narrow
+
+        text = narrow(text)
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()
+
+
+def fail(message: str, code: int = EXIT_USAGE) -> NoReturn:
+    """Print one line of error to standard error and exit."""
+    print(f"topocheck: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def choose(value: str, allowed: tuple[str, ...], option: str) -> str:
+    """Return `value` if it is one of `allowed`.
+
+    Raises:
+        InputError: it is not; names what is.
+    """
+    if value not in allowed:
+        raise InputError(f"{option} {value!r}: expected one of {', '.join(allowed)}")
+    return value
+
+
+def style(output: Path | None, no_color: bool, width: int) -> Style:
+    """Return the layout for a page: the terminal's width or 80, colours only on a terminal that wants them."""
+    import os
+    import shutil
+
+    from topocheck.render.page import Style
+
+    terminal = output is None and sys.stdout.isatty()
+    colour = terminal and not no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    columns = width or (shutil.get_terminal_size((80, 24)).columns if terminal else 80)
+    return Style(max(columns, 40), colour)

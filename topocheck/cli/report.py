@@ -1,0 +1,67 @@
+"""`topocheck report`: how this node is wired, what each wire can carry, and what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from topocheck.cli import common
+
+FORMATS = ("text", "json", "markdown")
+SECTIONS = (
+    "summary", "record", "tree", "matrix", "pcie", "nvlink", "numa", "nics", "nccl", "p2p", "rdma", "limits",
+    "software", "probes",
+)  # fmt: skip
+
+
+def report(
+    from_: common.From = None,
+    smi_topo: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--smi-topo", metavar="FILE", help="Read a pasted `nvidia-smi topo` matrix; - for standard input."
+        ),
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", help="text, json or markdown.")] = "text",
+    output: common.Output = None,
+    section: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--section", help=f"Only this section; may be repeated: {', '.join(SECTIONS)}."),
+    ] = None,
+    cross_check: Annotated[
+        bool, typer.Option("--cross-check", help="Also ask nvidia-smi and compare its matrix with ours.")
+    ] = False,
+    no_color: common.NoColor = False,
+    width: Annotated[int, typer.Option("--width", help="Columns of the text; 0 takes the terminal's, or 80.")] = 0,
+) -> None:
+    """Show how this node is wired, what each wire can carry, and what is wrong with it.
+
+    Needs no root and no GPU; what root would add is said. Exits 0 once it has printed a report.
+    """
+    import topocheck
+    from topocheck.render import document
+
+    common.choose(format_, FORMATS, "--format")
+    for s in section or ():
+        common.choose(s, SECTIONS, "--section")
+    if smi_topo is not None:
+        from topocheck.cli.smi import smi_report
+
+        common.emit(smi_report(smi_topo, format_), output)
+        return
+    from topocheck.pipeline import build_report
+
+    result = build_report(common.open_host(from_, cross_check=cross_check))
+    if format_ == "json":
+        common.emit(document.encode(document.report_document(result, topocheck.__version__)), output)
+        return
+    if format_ == "markdown":
+        from topocheck.render.markdown import report_markdown
+
+        common.emit(report_markdown(result, section), output)
+        return
+    from topocheck.render.text import report_text
+
+    common.emit(report_text(result, section, common.style(output, no_color, width)), output)

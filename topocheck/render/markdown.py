@@ -1,0 +1,91 @@
+"""The report for a ticket: the same sections as the text, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from topocheck.render.page import Page, Span, Style, clean
+from topocheck.render.text import SECTIONS
+
+if TYPE_CHECKING:
+    from topocheck.pipeline import Report
+
+
+class MarkdownPage(Page):
+    """A page whose headings, pairs and tables are Markdown; lines laid out by hand stand in fenced blocks."""
+
+    def __init__(self) -> None:
+        super().__init__(Style(width=100))
+        self.out: list[str] = []
+        self._fenced = False
+
+    def line(self, *spans: Span | str) -> None:
+        """Add one line to the current fenced block, opening it where there is none."""
+        if not self._fenced:
+            self.out += ["", "```"]
+            self._fenced = True
+        self.out.append("".join(s if isinstance(s, str) else s[0] for s in spans).rstrip().replace("```", "'''"))
+
+    def _prose(self, *lines: str) -> None:
+        if self._fenced:
+            self.out += ["```", ""]
+            self._fenced = False
+        self.out += lines
+
+    def blank(self) -> None:
+        """Add an empty line outside fenced blocks."""
+        self._prose("")
+
+    def heading(self, text: str) -> None:
+        """Start a section."""
+        self._prose("", f"## {escape(text)}", "")
+
+    def text(self, text: str, indent: int = 2, style: str = "", hang: int = 0) -> None:
+        """Add text as a list item; deeper indents nest."""
+        depth = max(indent // 2 - 1, 0)
+        self._prose(*(f"{'  ' * depth}- {escape(piece)}" for piece in text.removeprefix("- ").split("\n")))
+
+    def pair(self, name: str, value: str, indent: int = 2, column: int = 18) -> None:
+        """Add `**name**: value` as a list item."""
+        self._prose(f"- **{escape(name)}**: {escape(value)}")
+
+    def table(
+        self,
+        head: Sequence[str],
+        rows: Iterable[Sequence[Span | str]],
+        indent: int = 2,
+        right: frozenset[int] = frozenset(),
+    ) -> None:
+        """Add a Markdown table."""
+        cells = [[escape(c if isinstance(c, str) else c[0]) for c in r] for r in rows]
+        if not cells:
+            return
+        names = [escape(h) for h in head] or [""] * len(cells[0])
+        rule = ["---:" if i in right else "---" for i in range(len(names))]
+        self._prose("", *(f"| {' | '.join(r)} |" for r in (names, rule, *cells)), "")
+
+    def render(self) -> str:
+        """Return the page, never two empty lines in a row."""
+        self._prose()
+        text: list[str] = []
+        for line in self.out:
+            if line or (text and text[-1]):
+                text.append(line)
+        return "\n".join(text).strip() + "\n"
+
+
+_SPECIAL = str.maketrans({c: f"\\{c}" for c in "|*_<>`[]"})
+
+
+def escape(text: str) -> str:
+    """Return text that Markdown shows as it is."""
+    return text.translate(_SPECIAL)
+
+
+def report_markdown(report: Report, sections: Sequence[str] | None) -> str:
+    """Return the report, or only the named sections of it, as Markdown."""
+    page = MarkdownPage()
+    for name in sections or SECTIONS:
+        SECTIONS[name](report, page)
+    return clean(page.render())

@@ -1,0 +1,152 @@
+"""Text for a person: lines of styled spans, wrapped to a width, plain in a pipe and coloured on a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+Span = tuple[str, str]
+"""Text and its rich style; the empty style is plain."""
+
+
+class Style(msgspec.Struct, frozen=True):
+    """How a page is laid out: columns of text, and whether colours may be used."""
+
+    width: int = 80
+    colour: bool = False
+
+
+class Page:
+    """Collects lines; `render` gives the text."""
+
+    def __init__(self, style: Style) -> None:
+        self.style = style
+        self.lines: list[list[Span]] = []
+
+    def line(self, *spans: Span | str) -> None:
+        """Add one line as it is; the caller keeps it within the width."""
+        self.lines.append([(s, "") if isinstance(s, str) else s for s in spans])
+
+    def blank(self) -> None:
+        """Add an empty line, never two in a row and never at the top."""
+        if self.lines and self.lines[-1]:
+            self.lines.append([])
+
+    def heading(self, text: str) -> None:
+        """Start a section."""
+        self.blank()
+        self.line((text, "bold"))
+
+    def text(self, text: str, indent: int = 2, style: str = "", hang: int = 0) -> None:
+        """Add text wrapped to the width; following lines are indented by `hang` more."""
+        width = max(self.style.width, indent + hang + 20)
+        for piece in text.split("\n"):
+            wrapped = textwrap.wrap(
+                piece,
+                width,
+                initial_indent=" " * indent,
+                subsequent_indent=" " * (indent + hang),
+                break_long_words=True,
+                break_on_hyphens=False,
+            )
+            for row in wrapped or [""]:
+                self.line((row, style))
+
+    def pair(self, name: str, value: str, indent: int = 2, column: int = 18) -> None:
+        """Add `name   value`, the value wrapped beside its name."""
+        label = f"{' ' * indent}{name}".ljust(indent + column)
+        rows = textwrap.wrap(
+            value, max(self.style.width - len(label), 20), break_long_words=True, break_on_hyphens=False
+        ) or [""]
+        self.line((label, "dim"), rows[0])
+        for row in rows[1:]:
+            self.line(" " * len(label) + row)
+
+    def table(
+        self,
+        head: Sequence[str],
+        rows: Iterable[Sequence[Span | str]],
+        indent: int = 2,
+        right: frozenset[int] = frozenset(),
+    ) -> None:
+        """Add a table; its last column is wrapped where the width is short.
+
+        Args:
+            head: column names; empty for no heading line.
+            rows: one sequence of cells a row.
+            indent: columns left of the table.
+            right: indices of the columns that are aligned to the right.
+        """
+        cells = [[(c, "") if isinstance(c, str) else c for c in r] for r in rows]
+        if not cells:
+            return
+        columns = len(cells[0])
+        widths = [max(len(head[i]) if head else 0, *(len(r[i][0]) for r in cells)) for i in range(columns)]
+        used = indent + sum(widths[:-1]) + 2 * (columns - 1)
+        widths[-1] = min(widths[-1], max(self.style.width - used, 16))
+        if head:
+            self.line(
+                (" " * indent + "  ".join(_align(h, widths[i], i in right) for i, h in enumerate(head)).rstrip(), "dim")
+            )
+        for r in cells:
+            last, last_style = r[-1]
+            pieces = textwrap.wrap(last, widths[-1], break_long_words=True, break_on_hyphens=False) or [""]
+            spans: list[Span] = [(" " * indent, "")]
+            for i, (text, style) in enumerate(r[:-1]):
+                spans += [(_align(text, widths[i], i in right), style), ("  ", "")]
+            first = _align(pieces[0], widths[-1], columns - 1 in right).rstrip()
+            self.lines.append([*spans, (first, last_style)] if first else _strip(spans))
+            for piece in pieces[1:]:
+                self.line(" " * used, (piece, last_style))
+
+    def render(self) -> str:
+        """Return the page as text with a final newline; with ANSI colours where the style has them."""
+        if self.style.colour:
+            return _coloured(self.lines)
+        return "\n".join("".join(t for t, _ in spans).rstrip() for spans in self.lines) + "\n"
+
+
+def _align(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def _strip(spans: list[Span]) -> list[Span]:
+    while spans and not spans[-1][0].strip():
+        spans.pop()
+    return [*spans[:-1], (spans[-1][0].rstrip(), spans[-1][1])] if spans else []
+
+
+def _coloured(lines: list[list[Span]]) -> str:
+    import io
+
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(
+        file=io.StringIO(), force_terminal=True, width=10_000, color_system="standard", legacy_windows=False
+    )
+    for spans in lines:
+        console.print(Text.assemble(*spans), soft_wrap=True)
+    out = console.file
+    assert isinstance(out, io.StringIO)
+    return out.getvalue()
+
+
+_PLAIN = str.maketrans(
+    {"×": "x", "→": "->", "–": "-", "—": "-", "…": "...", "µ": "u", "├": "|", "└": "`", "─": "-", "│": "|"}
+)
+
+
+def narrow(text: str) -> str:
+    """Return text for a locale without these characters: `×` becomes `x`, tree lines become ASCII."""
+    return text.translate(_PLAIN)
+
+
+_CONTROLS = {c: "\ufffd" for c in [*range(32), *range(0x7F, 0xA0)] if c not in (9, 10)}
+
+
+def clean(text: str) -> str:
+    """Return text without control characters, so that nothing read from elsewhere reaches a terminal as an escape."""
+    return text.translate(_CONTROLS)

@@ -1,0 +1,136 @@
+"""Sections of the text report about the host: record, NUMA, NCCL, limits, software, probes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topocheck.model.base import Missing, known
+from topocheck.render.document import record as record_document
+from topocheck.render.page import Page
+from topocheck.render.words import gib, plural
+
+if TYPE_CHECKING:
+    from topocheck.pipeline import Report
+
+
+def text_of(value: object) -> str:
+    """Return a value for a table cell; a missing one as `?` and its reason."""
+    if isinstance(value, Missing):
+        return "-" if value.reason.value == "absent" and not value.detail else f"? {value.reason.value}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def record(report: Report, page: Page) -> None:
+    """The record of the experiment's machine, as papers and lab reports ask for it."""
+    r = record_document(report)
+    page.heading("Experiment record")
+    models = ", ".join(f"{n} x {m}" for m, n in r.gpu_models.items()) or "none"
+    nics = ", ".join(f"{n} x {m}" for m, n in r.nic_models.items()) or "none"
+    rows = (
+        ("servers", str(r.servers)),
+        ("GPUs per server", f"{r.gpus_per_server}: {models}"),
+        ("GPU connection", r.gpu_connection),
+        ("NICs per server", f"{r.nics_per_server}: {nics}"),
+        ("OS", r.os),
+        ("GPU driver", r.gpu_driver),
+        ("NIC driver", r.nic_driver),
+        ("framework", r.framework),
+        ("CUDA, NCCL", f"{r.cuda}, {r.nccl}"),
+    )
+    for name, value in rows:
+        page.pair(name, value)
+
+
+def numa(report: Report, page: Page) -> None:
+    """NUMA nodes with their GPUs and NICs, and what this process may use."""
+    facts, topology = report.node.numa, report.topology
+    page.heading("NUMA and affinity")
+    if isinstance(facts.nodes, Missing):
+        page.text(f"NUMA nodes unknown: {facts.nodes}")
+    else:
+        rows = []
+        for n in facts.nodes:
+            near = [g.label for g in topology.gpus if g.cpu_node == n.node]
+            near += [x.label for x in topology.nics if x.cpu_node == n.node]
+            own = [f"{g.label}'s memory" for g in topology.gpus if g.memory_node == n.node]
+            distances = " ".join(map(str, n.distances)) if known(n.distances) else "?"
+            cpus = text_of(n.cpulist) or "none"
+            rows.append((str(n.node), cpus, gib(n.memory_total_bytes), distances, ", ".join(near + own)))
+        page.table(("node", "CPUs", "memory", "distances", "near it"), rows)
+    lost = [g.label for g in topology.gpus if isinstance(g.cpu_node, Missing)]
+    if lost:
+        page.text(f"no NUMA node is told for {', '.join(lost)}", hang=2)
+    page.pair("allowed CPUs", f"{text_of(facts.allowed_cpus)} of {text_of(facts.online_cpus)}")
+    page.pair("allowed memory", f"nodes {text_of(facts.allowed_mems)}")
+
+
+def nccl(report: Report, page: Page) -> None:
+    """NCCL's settings in force, and what it will do per kind of pair."""
+    view = report.nccl
+    page.heading("NCCL")
+    page.pair("version", text_of(view.version))
+    if view.settings:
+        page.table(
+            ("setting", "value", "from"),
+            [(s.name, s.value, s.source + ("" if s.in_force else " (shadowed)")) for s in view.settings],
+        )
+    else:
+        page.text("no NCCL setting in the environment or in a settings file")
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for p in view.pairs:
+        kinds.setdefault((text_of(p.nccl_class), text_of(p.transport)), []).append(f"{p.from_label}->{p.to_label}")
+    rows = []
+    for (cls, transport), pairs in kinds.items():
+        shown = ", ".join(pairs[:4]) + (f", ... ({plural(len(pairs), 'pair')})" if len(pairs) > 4 else "")
+        rows.append((cls, transport, shown))
+    page.table(("NCCL's class", "transport", "pairs"), rows)
+    if report.backends:
+        page.table(("backend", "fits", "why"), [(b.name, b.fits, b.why) for b in report.backends])
+    for s in report.node.settings.neighbours:
+        page.pair(s.name, s.value, column=28)
+
+
+def limits(report: Report, page: Page) -> None:
+    """Limits of this process."""
+    facts = report.node.limits
+    page.heading("Limits of this process")
+    page.pair("locked memory", _limit(facts.memlock_bytes, size=True))
+    page.pair("open files", _limit(facts.nofile))
+    page.pair("stack", _limit(facts.stack_bytes, size=True))
+    page.pair("/dev/shm", f"{gib(facts.shm_free_bytes)} free of {gib(facts.shm_total_bytes)}")
+    page.pair("cgroup memory", _limit(facts.memory_max_bytes, size=True))
+
+
+def _limit(value: int | Missing | None, *, size: bool = False) -> str:
+    if value is None:
+        return "unlimited"
+    if isinstance(value, Missing):
+        return text_of(value)
+    return gib(value) if size and value >= 2**20 else f"{value} bytes" if size else str(value)
+
+
+def software(report: Report, page: Page) -> None:
+    """Versions, found without importing anything."""
+    node = report.node
+    page.heading("Software")
+    page.pair("OS", f"{text_of(node.system.os_name)}, Linux {text_of(node.system.kernel_release)}")
+    flavour = text_of(node.system.nvidia_module_flavor)
+    page.pair("NVIDIA driver", f"{text_of(node.nvml.driver_version)} (kernel module: {flavour})")
+    for name, version in sorted(node.software.versions.items()):
+        page.pair(name, version)
+    if node.system.kernel_options and known(node.system.kernel_options):
+        page.pair("kernel options", " ".join(node.system.kernel_options))
+    loaded = ", ".join(f"{m} {v}".strip() for m, v in sorted(node.system.modules.items()))
+    page.pair("kernel modules", loaded or "none of interest")
+
+
+def probes(report: Report, page: Page) -> None:
+    """How each probe went and what it cost."""
+    page.heading("Probes")
+    page.table(
+        ("probe", "state", "ms", ""),
+        [(p.name, p.state.replace("_", " "), f"{p.ms:.0f}", p.detail) for p in report.node.probes],
+        right=frozenset({2}),
+    )

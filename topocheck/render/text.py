@@ -1,0 +1,179 @@
+"""The report for a person: one screen of summary, then a section for each thing that can be wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import topocheck
+from topocheck.model.base import Finding, Missing, State, known
+from topocheck.render import sections_host, sections_links
+from topocheck.render.page import Page, Style, clean
+from topocheck.render.words import STATE_MARKS, STATE_STYLES, gpu_connection, plural
+
+if TYPE_CHECKING:
+    from topocheck.pipeline import Report
+
+MAX_EVIDENCE = 4
+"""Pieces of evidence shown for one finding; the JSON holds all of them."""
+
+
+def report_text(report: Report, sections: Sequence[str] | None, style: Style) -> str:
+    """Return the report as text.
+
+    Args:
+        report: what was found.
+        sections: names of the sections wanted; all where None or empty.
+        style: columns and colours.
+    """
+    page = Page(style)
+    for name in sections or SECTIONS:
+        SECTIONS[name](report, page)
+    return clean(page.render()) if not style.colour else page.render()
+
+
+def summary(report: Report, page: Page) -> None:
+    """What this node is and what is wrong, on one screen."""
+    node, topology = report.node, report.topology
+    host = _or(node.system.hostname, "this node")
+    source = "" if node.source == "live" else f" (recording {node.source})"
+    page.line((f"topocheck {topocheck.__version__}: {host}{source}", "bold"), f"  {node.taken_at}")
+    page.blank()
+    page.pair("machine", _machine(report))
+    page.pair("GPUs", _gpus(report))
+    if topology.accelerators:
+        models = Counter(f"{g.vendor} {_or(g.name, 'accelerator')}" for g in topology.accelerators)
+        listed = ", ".join(f"{n} x {m}" for m, n in models.items())
+        page.pair("accelerators", f"{listed}: reported, not judged")
+    page.pair("NICs", _nics(report))
+    if len(topology.gpus) > 1:
+        page.pair("GPU wiring", gpu_connection(topology))
+        page.pair("GPUDirect P2P", _verdicts([v.verdict.value for v in report.gpudirect.p2p]))
+    if report.gpudirect.rdma:
+        page.pair("GPUDirect RDMA", _verdicts([v.verdict.value for v in report.gpudirect.rdma]))
+    for b in report.backends:
+        if b.fits == "best":
+            page.pair("backend", f"{b.name}: {b.why}")
+    findings(report, page)
+
+
+def findings(report: Report, page: Page) -> None:
+    """The findings, worst first; notes in one line each."""
+    counts = Counter(f.state for f in report.findings)
+    page.blank()
+    order = (State.FAIL, State.UNKNOWN, State.WARN, State.NOTE)
+    parts = [f"{counts[s]} {STATE_MARKS[s].lower()}" for s in order if counts[s]]
+    judged = sum(r.state is not State.NOT_APPLICABLE for r in report.results)
+    if not parts:
+        page.line(("Nothing wrong found", "bold green"), f" by {plural(judged, 'check')}.")
+    else:
+        page.line(("Findings", "bold"), f" of {plural(judged, 'check')}: {', '.join(parts)}")
+    for f in report.findings:
+        if f.state is not State.NOTE:
+            finding(f, page)
+    notes = [f for f in report.findings if f.state is State.NOTE]
+    for f in notes:
+        page.text(f"note  {f.id}  {f.subject}: {f.title}", style="cyan", hang=6)
+    bad = [p for p in report.node.probes if p.state in ("failed", "timed_out")]
+    for p in bad:
+        page.text(f"probe {p.name} {p.state.replace('_', ' ')}: {p.detail}", style="magenta", hang=2)
+
+
+def finding(f: Finding, page: Page) -> None:
+    """One finding with its evidence and fix."""
+    page.text(f"{STATE_MARKS[f.state]}  {f.id}  {f.subject}", style=STATE_STYLES[f.state], hang=6)
+    page.text(f.title, indent=8)
+    if f.consequence:
+        page.text(f.consequence, indent=8)
+    for e in f.evidence[:MAX_EVIDENCE]:
+        page.text(f"{e.source}: {e.raw}", indent=10, style="dim", hang=2)
+    if len(f.evidence) > MAX_EVIDENCE:
+        page.text(f"and {len(f.evidence) - MAX_EVIDENCE} more (--format json shows all)", indent=10, style="dim")
+    if f.fix:
+        page.text(f"fix: {f.fix}", indent=8, style="green", hang=5)
+
+
+def _machine(report: Report) -> str:
+    system, numa = report.node.system, report.node.numa
+    nodes = len(numa.nodes) if known(numa.nodes) else 0
+    parts = [_or(system.cpu_model_name, _or(system.cpu_vendor, "CPU unknown"))]
+    if known(numa.sockets):
+        parts.append(plural(numa.sockets, "socket"))
+    if nodes:
+        parts.append(plural(nodes, "NUMA node"))
+    product = " ".join(p for p in (_or(system.dmi_vendor, ""), _or(system.dmi_product, "")) if p)
+    if product:
+        parts.append(product)
+    parts.append(f"{system.hypervisor} guest" if known(system.hypervisor) else "no hypervisor seen")
+    if known(system.container):
+        parts.append(f"in a container ({system.container})")
+    return ", ".join(parts)
+
+
+def _gpus(report: Report) -> str:
+    topology, nvml = report.topology, report.node.nvml
+    if not topology.gpus:
+        why = f" ({nvml.error})" if nvml.error and not topology.accelerators else ""
+        return f"none found{why}"
+    models = Counter(_or(g.name, _device_name(g.pci)) for g in topology.gpus)
+    text = ", ".join(f"{n} x {m}" for m, n in models.items())
+    if known(nvml.driver_version):
+        flavour = (
+            f" {report.node.system.nvidia_module_flavor}" if known(report.node.system.nvidia_module_flavor) else ""
+        )
+        return f"{text}, driver {nvml.driver_version}{flavour}, CUDA {_or(nvml.cuda_version, 'unknown')}"
+    return f"{text}; NVML not available ({nvml.error or _reason(nvml.driver_version)})"
+
+
+def _nics(report: Report) -> str:
+    topology = report.topology
+    if not topology.nics:
+        interfaces = report.node.net.interfaces
+        plain = [i for i in interfaces if known(i.address)] if known(interfaces) else []
+        names = ", ".join(i.name for i in plain[:6])
+        return f"no RDMA NIC; Ethernet: {names}" if plain else "no RDMA NIC"
+    kinds: Counter[str] = Counter()
+    for n in topology.nics:
+        port = n.rdma.ports[0] if n.rdma and n.rdma.ports else None
+        rate = f"{port.rate_gbit_s:g} Gb/s {_or(port.link_layer, '')}" if port and known(port.rate_gbit_s) else "?"
+        state = _or(port.state, "state unknown") if port else "no port"
+        kinds[f"{rate} {state}"] += 1
+    return f"{len(topology.nics)}: " + ", ".join(f"{n} x {k}" for k, n in kinds.most_common())
+
+
+def _verdicts(verdicts: list[str]) -> str:
+    counts = Counter(verdicts)
+    parts = [f"{v} for {counts[v]}" for v in ("yes", "degraded", "no", "unknown") if counts[v]]
+    return f"{', '.join(parts)} of {plural(len(verdicts), 'pair')}"
+
+
+def _device_name(pci: object) -> str:
+    name = getattr(pci, "device_name", None)
+    return name if isinstance(name, str) else "NVIDIA GPU"
+
+
+def _or(value: str | Missing, default: str) -> str:
+    return value if isinstance(value, str) else default
+
+
+def _reason(value: object) -> str:
+    return str(value) if isinstance(value, Missing) else ""
+
+
+SECTIONS: dict[str, Callable[[Report, Page], None]] = {
+    "summary": summary,
+    "record": sections_host.record,
+    "tree": sections_links.tree,
+    "matrix": sections_links.matrix,
+    "pcie": sections_links.pcie,
+    "nvlink": sections_links.nvlink,
+    "numa": sections_host.numa,
+    "nics": sections_links.nics,
+    "nccl": sections_host.nccl,
+    "p2p": sections_links.p2p,
+    "rdma": sections_links.rdma,
+    "limits": sections_host.limits,
+    "software": sections_host.software,
+    "probes": sections_host.probes,
+}

@@ -1,0 +1,67 @@
+"""Small phrases that several renderings share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from topocheck.model.base import Missing, State, Verdict
+
+if TYPE_CHECKING:
+    from topocheck.topology.types import Topology
+
+STATE_MARKS = {
+    State.OK: "ok",
+    State.NOTE: "note",
+    State.WARN: "WARN",
+    State.FAIL: "FAIL",
+    State.UNKNOWN: "UNKNOWN",
+    State.NOT_APPLICABLE: "n/a",
+}
+STATE_STYLES = {
+    State.OK: "green",
+    State.NOTE: "cyan",
+    State.WARN: "yellow",
+    State.FAIL: "bold red",
+    State.UNKNOWN: "magenta",
+    State.NOT_APPLICABLE: "dim",
+}
+VERDICT_STYLES = {
+    Verdict.YES: "green",
+    Verdict.DEGRADED: "yellow",
+    Verdict.NO: "red",
+    Verdict.UNKNOWN: "magenta",
+}
+
+
+def gpu_connection(topology: Topology) -> str:
+    """Say how the GPUs of a node are connected, such as `NV18 between all 8 GPUs (NVSwitch)`."""
+    gpus = topology.gpus
+    if not gpus:
+        return "no GPUs"
+    if len(gpus) == 1:
+        return "one GPU"
+    addresses = {g.address for g in gpus}
+    pairs = Counter(
+        p.class_ if isinstance(p.class_, str) else "unknown"
+        for p in topology.paths
+        if p.from_ in addresses and p.to in addresses and p.from_ < p.to
+    )
+    switched = any(g.kind == "switch" for g in topology.nvlink_groups)
+    if len(pairs) == 1:
+        only = next(iter(pairs))
+        through = " (NVSwitch)" if switched and only.startswith("NV") else ""
+        return f"{only} between all {len(gpus)} GPUs{through}"
+    return ", ".join(f"{c} for {n} pairs" if n != 1 else f"{c} for 1 pair" for c, n in sorted(pairs.items()))
+
+
+def plural(n: int, one: str, many: str | None = None) -> str:
+    """Return `1 GPU`, `2 GPUs`."""
+    return f"{n} {one if n == 1 else many or one + 's'}"
+
+
+def gib(size_bytes: int | Missing) -> str:
+    """Return bytes in GiB or MiB, or `?` with the reason."""
+    if isinstance(size_bytes, Missing):
+        return f"? ({size_bytes.reason.value})"
+    return f"{size_bytes / 2**30:.0f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"
