@@ -205,6 +205,11 @@ class LiveBackend:
 
         return ask(call, *args)
 
+    def _ask_pci_names(self, *ids: str) -> dict[str, list[str | None]]:
+        from topocheck.host.pci_ids import lookup
+
+        return lookup(lambda path: self._read(path, _LINES_LIMIT), ids)
+
     def _ask_now(self) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 

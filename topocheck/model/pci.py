@@ -67,6 +67,10 @@ class PciDevice(Fact, frozen=True, kw_only=True):
         aer_*: total of that class of errors; `aer_counters` holds the named counters that are not zero.
         config_bytes: how many bytes of config space could be read: 64 without root, 0 where none was asked.
         config_all_ones: config space reads all ones: the device is gone from the bus.
+        slot_implemented: the port leads to a slot, not to a chip on the board (PCI Express Capabilities bit 8).
+        link_active: the data link layer is up (LnkSta bit 13), where the port reports that at all.
+        acs_capability_word: which ACS controls the port has, in the bit order of the control word.
+        dpc_triggered: downstream port containment has fired and keeps the link down (DPC status bit 0).
         p2p_clique: clique from NVIDIA's vendor capability with the signature "P2P".
     """
 
@@ -107,10 +111,12 @@ class PciDevice(Fact, frozen=True, kw_only=True):
     config_bytes: int = 0
     config_all_ones: bool | Missing = ABSENT
     port_type: PortType | Missing = ABSENT
+    slot_implemented: bool | Missing = ABSENT
     cap_speed_gt_s: float | Missing = ABSENT
     cap_width_lanes: int | Missing = ABSENT
     sta_speed_gt_s: float | Missing = ABSENT
     sta_width_lanes: int | Missing = ABSENT
+    link_active: bool | Missing = ABSENT
     cap2_speeds_gt_s: tuple[float, ...] | Missing = ABSENT
     max_payload_bytes: int | Missing = ABSENT
     max_payload_supported_bytes: int | Missing = ABSENT
@@ -119,7 +125,9 @@ class PciDevice(Fact, frozen=True, kw_only=True):
     ats_supported: bool | Missing = ABSENT
     ats_enabled: bool | Missing = ABSENT
     acs_capable: bool | Missing = ABSENT
+    acs_capability_word: int | Missing = ABSENT
     acs_control_word: int | Missing = ABSENT
+    dpc_triggered: bool | Missing = ABSENT
     p2p_clique: int | Missing = ABSENT
 
     @property

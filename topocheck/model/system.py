@@ -21,6 +21,9 @@ class NumaFacts(Fact, frozen=True, kw_only=True):
     """NUMA nodes of the machine, and what this process may use of them (kernel lists)."""
 
     nodes: tuple[NumaNode, ...] | Missing = ABSENT
+    online_nodes: str | Missing = ABSENT
+    has_cpu: str | Missing = ABSENT
+    has_memory: str | Missing = ABSENT
     online_cpus: str | Missing = ABSENT
     sockets: int | Missing = ABSENT
     cores: int | Missing = ABSENT

@@ -51,6 +51,7 @@ class ConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     config_bytes: int = 0
     config_all_ones: bool | Missing = ABSENT
+    revision: int | Missing = ABSENT
     secondary_bus: int | Missing = ABSENT
     subordinate_bus: int | Missing = ABSENT
     port_type: PortType | Missing = ABSENT
@@ -217,7 +218,7 @@ def parse_config(data: bytes) -> ConfigFacts:
         return msgspec.structs.replace(nothing(why), config_bytes=len(data))
     if not data.strip(b"\xff"):
         return msgspec.structs.replace(nothing(_GONE), config_bytes=len(data), config_all_ones=True)
-    out: dict[str, Any] = {"config_bytes": len(data), "config_all_ones": False}
+    out: dict[str, Any] = {"config_bytes": len(data), "config_all_ones": False, "revision": data[0x08]}
     if data[0x0E] & 0x7F == 1:
         out |= {"secondary_bus": data[0x19], "subordinate_bus": data[0x1A]}
     has_list = bool(_u16(data, 0x06) & 0x10)

@@ -1,0 +1,161 @@
+"""NUMA nodes, sockets, and the CPUs and memory nodes that this process may use.
+
+From /sys/devices/system/node (Linux Documentation/ABI/stable/sysfs-devices-node), the topology of one CPU per
+socket, /proc/self/status and the cpuset of this process's control group.
+"""
+
+from __future__ import annotations
+
+import re
+
+from topocheck.host.base import Host, HostError
+from topocheck.model.address import format_cpulist, parse_cpulist
+from topocheck.model.base import Missing, Reason, unparsable
+from topocheck.model.system import NumaFacts, NumaNode
+from topocheck.probes import cgroup
+from topocheck.probes.ask import Folder, parse_int
+
+NODES = "/sys/devices/system/node"
+CPUS = "/sys/devices/system/cpu"
+_MEMINFO = re.compile(r"Node\s+\d+\s+(\w+):\s*(\d{1,18})\s*kB", re.ASCII)
+_MAX_SOCKETS = 64
+
+
+def parse_list(text: str) -> str | Missing:
+    """Return a kernel list in its shortest form (`0-3,8`); the empty text stands for the empty set."""
+    try:
+        return format_cpulist(parse_cpulist(text))
+    except ValueError:
+        return unparsable(text)
+
+
+def parse_distances(text: str) -> tuple[int, ...] | Missing:
+    """Return the distances to the online nodes in their order (10 is local; ACPI 6.5, 5.2.17)."""
+    words = text.split()
+    if not words or not all(re.fullmatch(r"[0-9]{1,4}", w) for w in words):
+        return unparsable(text)
+    return tuple(map(int, words))
+
+
+def parse_meminfo(lines: list[str]) -> dict[str, int]:
+    """Return name -> bytes of the lines of a node's `meminfo` (the kernel's kB are 1024 bytes)."""
+    return {m[1]: int(m[2]) * 1024 for line in lines if (m := _MEMINFO.match(line.strip()))}
+
+
+def parse_status(lines: list[str]) -> dict[str, str]:
+    """Return name -> text of lines such as `Cpus_allowed_list:\t0-31`."""
+    return {name.strip(): value.strip() for name, sep, value in (line.partition(":") for line in lines) if sep}
+
+
+def read(host: Host) -> NumaFacts:
+    """Return the NUMA nodes and sockets of this machine, and this process's share of them."""
+    nodes = Folder(host, NODES)
+    online = nodes.value("online", parse_list)
+    cpus = Folder(host, CPUS, nodes.raw)
+    online_cpus = cpus.text("online")  # shares `raw` with the nodes: kept under its own name below
+    nodes.raw["cpu/online"] = nodes.raw["online"]
+    if not isinstance(online, Missing):
+        nodes.raw["online"] = online
+    packages = _packages(host, parse_list(online_cpus) if isinstance(online_cpus, str) else online_cpus)
+    allowed = _status(host, nodes.raw)
+    groups = cgroup.read_groups(host)
+    return NumaFacts(
+        source=NODES,
+        raw=nodes.raw,
+        nodes=tuple(_node(host, n) for n in sorted(parse_cpulist(online))) if isinstance(online, str) else online,
+        online_nodes=online,
+        has_cpu=nodes.value("has_cpu", parse_list),
+        has_memory=nodes.value("has_memory", parse_list),
+        online_cpus=parse_list(online_cpus) if isinstance(online_cpus, str) else online_cpus,
+        sockets=len(packages) if packages else Missing(Reason.ABSENT, "no CPU tells its socket"),
+        cores=_cores(host, packages),
+        cpu_packages=packages,
+        allowed_cpus=allowed.get("Cpus_allowed_list", Missing(Reason.ABSENT, "not in /proc/self/status")),
+        allowed_mems=allowed.get("Mems_allowed_list", Missing(Reason.ABSENT, "not in /proc/self/status")),
+        cgroup_cpus=_cpuset(host, groups, "cpus", nodes.raw),
+        cgroup_mems=_cpuset(host, groups, "mems", nodes.raw),
+    )
+
+
+def _node(host: Host, number: int) -> NumaNode:
+    folder = Folder(host, f"{NODES}/node{number}")
+    try:
+        names = (f"Node {number} MemTotal", f"Node {number} MemFree")
+        lines = host.read_lines(f"{folder.path}/meminfo", *names)
+        folder.raw["meminfo"] = "; ".join(" ".join(line.split()) for line in lines)
+        memory: dict[str, int] | Missing = parse_meminfo(lines)
+    except HostError as e:
+        memory = e.missing()
+    total: int | Missing
+    free: int | Missing
+    if isinstance(memory, Missing):
+        total = free = memory
+    else:
+        none = Missing(Reason.UNPARSABLE, folder.raw["meminfo"][:80])
+        total, free = memory.get("MemTotal", none), memory.get("MemFree", none)
+    return NumaNode(
+        source=folder.path,
+        raw=folder.raw,
+        node=number,
+        cpulist=folder.value("cpulist", parse_list),
+        distances=folder.value("distance", parse_distances),
+        memory_total_bytes=total,
+        memory_free_bytes=free,
+    )
+
+
+def _packages(host: Host, online: str | Missing) -> dict[str, str]:
+    """Return package -> its CPUs, asking one CPU of each: a server has hundreds of CPUs and a handful of sockets."""
+    left = set(parse_cpulist(online)) if isinstance(online, str) else set()
+    out: dict[str, str] = {}
+    for _ in range(_MAX_SOCKETS):
+        if not left:
+            break
+        cpu = min(left)
+        left.discard(cpu)
+        folder = Folder(host, f"{CPUS}/cpu{cpu}/topology")
+        members = folder.value("package_cpus_list", parse_list)
+        if isinstance(members, Missing):
+            members = folder.value("core_siblings_list", parse_list)  # its name before Linux 5.3
+        package = folder.value("physical_package_id", parse_int)
+        if isinstance(members, Missing) or not members:
+            break
+        # Some Arm and Power firmware gives every package the id -1.
+        name = str(package) if isinstance(package, int) and package >= 0 else f"of CPU {cpu}"
+        out[name if name not in out else f"of CPU {cpu}"] = members
+        left -= parse_cpulist(members)
+    return out
+
+
+def _cores(host: Host, packages: dict[str, str]) -> int | Missing:
+    """Return the number of cores, from the size of the first core of each socket (sockets are of one kind)."""
+    total = 0
+    for members in packages.values():
+        cpus = parse_cpulist(members)
+        folder = Folder(host, f"{CPUS}/cpu{min(cpus)}/topology")
+        threads = folder.value("core_cpus_list", parse_list)
+        if isinstance(threads, Missing):
+            threads = folder.value("thread_siblings_list", parse_list)  # its name before Linux 5.3
+        if isinstance(threads, Missing):
+            return threads
+        total += len(cpus) // max(1, len(parse_cpulist(threads)))
+    return total or Missing(Reason.ABSENT, "no CPU tells its socket")
+
+
+def _status(host: Host, raw: dict[str, str]) -> dict[str, str]:
+    try:
+        lines = host.read_lines("/proc/self/status", "Cpus_allowed_list:", "Mems_allowed_list:")
+    except HostError:
+        return {}
+    found = parse_status(lines)
+    raw |= {f"/proc/self/status {name}": value for name, value in found.items()}
+    return {n: v for n, v in ((n, parse_list(v)) for n, v in found.items()) if isinstance(v, str)}
+
+
+def _cpuset(host: Host, groups: dict[str, str], what: str, raw: dict[str, str]) -> str | Missing:
+    files = (f"cpuset.{what}.effective", f"cpuset.effective_{what}", f"cpuset.{what}")  # versions 2, 1, old 1
+    answer = cgroup.first_text(host, [f"{d}/{f}" for d in cgroup.folders(groups, "cpuset") for f in files])
+    if isinstance(answer, Missing):
+        return answer
+    raw[answer[0]] = answer[1]
+    return parse_list(answer[1])
