@@ -1,0 +1,142 @@
+"""The rows of a plan: what a child process is told to do. Plain data that travels as JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+HOST = "host"
+"""Name of the node's own memory where a row names an endpoint."""
+
+
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream of copies. `issuer` is the address of the GPU whose stream carries it, or `host`."""
+
+    source: str
+    destination: str
+    issuer: str
+
+
+class CopyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of copies.
+
+    Attributes:
+        group: the child that runs it: `driver`, `staged` (a process in which no pair ever gets peer access),
+            `torch` or `host`.
+        transfers: all that run at once; the first starts the clock.
+        copies, warm_ups: per sample and transfer.
+        samples_min, samples_max, budget_s, tolerance: see stats.sample_until_stable.
+        host_cpus: kernel list of CPUs to allocate the host's buffers from; empty where it is not known.
+        host_node: the NUMA node those CPUs are of; None where it is not known.
+        verify: `each` sample or `last` (the first and the last).
+    """
+
+    id: str
+    kind: str
+    group: str
+    transfers: tuple[Transfer, ...]
+    direction: str = "unidirectional"
+    size_bytes: int
+    copies: int = 16
+    warm_ups: int = 4
+    samples_min: int = 3
+    samples_max: int = 15
+    budget_s: float = 2.0
+    tolerance: float = 0.01
+    host_cpus: str = ""
+    host_node: int | None = None
+    pageable: bool = False
+    peer_access: bool | None = None
+    verify: str = "each"
+    estimate_s: float = 0.0
+
+
+class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A sweep of one collective over one group of ranks; it gives one measurement per size and mode."""
+
+    id: str
+    collective: str
+    backend: str
+    ranks: int
+    members: tuple[str, ...] = ()
+    sizes_bytes: tuple[int, ...]
+    dtype: str = "float32"
+    modes: tuple[str, ...] = ("back_to_back",)
+    samples_min: int = 3
+    samples_max: int = 7
+    budget_s: float = 2.0
+    tolerance: float = 0.02
+    estimate_s: float = 0.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What will be done. `left_out` says what was not planned and why."""
+
+    copies: tuple[CopyRow, ...] = ()
+    collectives: tuple[CollectiveRow, ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
+    estimate_s: float = 0.0
+    budget: str = "standard"
+
+    def lines(self) -> tuple[str, ...]:
+        """Return what will be done, one line per kind of row, and how long it takes."""
+        out: list[str] = []
+        kinds: dict[tuple[str, str, int], list[CopyRow]] = {}
+        for row in self.copies:
+            kinds.setdefault((row.kind, row.group, row.size_bytes), []).append(row)
+        for (kind, group, size), rows in kinds.items():
+            seconds = sum(r.estimate_s for r in rows)
+            out.append(f"{KINDS.get(kind, kind)} ({group}), {size_text(size)}: {len(rows)} rows, about {seconds:.1f} s")
+        for c in self.collectives:
+            sizes = f"{size_text(c.sizes_bytes[0])} to {size_text(c.sizes_bytes[-1])}"
+            out.append(
+                f"{c.collective} over {c.backend}, {c.ranks} ranks, {len(c.sizes_bytes)} sizes {sizes}: "
+                f"about {c.estimate_s:.1f} s"
+            )
+        return tuple(out)
+
+
+KINDS: dict[str, str] = {
+    "h2d": "host to GPU",
+    "d2h": "GPU to host",
+    "host_both": "host and GPU, both directions at once",
+    "h2d_all": "host to all GPUs at once",
+    "d2h_all": "all GPUs to host at once",
+    "p2p": "GPU to GPU",
+    "p2p_both": "GPU and GPU, both directions at once",
+    "p2p_round": "all pairs of a round at once",
+    "local": "copy within a GPU",
+    "latency": "latency of a small copy, on the device",
+    "latency_host": "latency of a small copy, as a program sees it",
+    "host_memory": "copy within the host's memory",
+}
+"""Kind of a copy row -> its name for people."""
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a size with a binary unit: `128 MiB`, `1.5 KiB`, `16 B`."""
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} GiB"
+
+
+def parse_size(text: str) -> int:
+    """Return bytes for `128MiB`, `64K`, `1G` or plain digits; binary units, as nccl-tests reads them.
+
+    Raises:
+        ValueError: not a size, or not positive.
+    """
+    s = text.strip().upper().removesuffix("B").removesuffix("I")
+    factor = 1
+    if s and s[-1] in "KMG":
+        factor = 1 << 10 * ("KMG".index(s[-1]) + 1)
+        s = s[:-1]
+    try:
+        value = float(s)
+    except ValueError:
+        raise ValueError(f"not a size: {text.strip()[:40]!r}; write 128MiB, 64K or plain bytes") from None
+    if not 1 <= value * factor <= 1 << 50:
+        raise ValueError(f"not a size between 1 byte and 1 PiB: {text.strip()[:40]!r}")
+    return int(value * factor)
