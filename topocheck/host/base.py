@@ -28,6 +28,9 @@ class HostError(Exception):
         self.reason = reason
         self.detail = detail
 
+    def __reduce__(self) -> tuple[type[HostError], tuple[Reason, str]]:
+        return HostError, (self.reason, self.detail)
+
     def missing(self) -> Missing:
         """Return the Missing that stands for this error in a fact."""
         return Missing(self.reason, self.detail)
@@ -175,17 +178,22 @@ class Host:
 
 
 class RecordedBackend:
-    """Answers from a recording; what was never asked gives `not_recorded`."""
+    """Answers from a recording.
 
-    def __init__(self, answers: Mapping[str, Answer]) -> None:
+    What was never asked gives `not_recorded`, or `unasked` where the caller knows better (the time was up).
+    """
+
+    def __init__(self, answers: Mapping[str, Answer], unasked: HostError | None = None) -> None:
         self.answers = answers
+        self.unasked = unasked
 
     def ask(self, kind: str, *args: str | int) -> Answer:
         """Return the recorded answer."""
         try:
             answer = self.answers[key(kind, args)]
         except KeyError:
-            raise HostError(Reason.NOT_RECORDED, key(kind, args)) from None
+            error = self.unasked or HostError(Reason.NOT_RECORDED, key(kind, args))
+            raise HostError(error.reason, error.detail) from None
         if isinstance(answer, HostError):
             raise HostError(answer.reason, answer.detail)
         return answer

@@ -1,0 +1,245 @@
+"""Asking a live machine without ever being held by it.
+
+The probes of each group run in a child process that streams questions and answers (`host/worker.py`); the groups
+run at the same time. When a probe passes its deadline or its child dies, the question it was asking is answered by
+that fact, and a new child, told all earlier answers, goes on with everything else. A child that cannot be killed
+is left behind. What comes back is a recording, from which `replay` builds the facts as it would from a file.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from topocheck.host.base import Answer, Backend, Host, HostError, RecordedBackend, key
+from topocheck.host.child import Child, abandon, reap
+from topocheck.host.live import LiveBackend
+from topocheck.host.worker import CRASHED, LENGTH, Job, Probe, subjects
+from topocheck.model.base import ProbeStatus, Reason
+
+MAX_RESTARTS = 10
+"""New children per group. Each costs at most one deadline, so that one sick driver cannot use up every budget."""
+_STRIKES = 2
+"""Hangs or crashes about one subject after which nothing about it is asked any more."""
+
+
+def gather(
+    probes: Iterable[Probe], budget_s: float, make_backend: Callable[[], Backend] = LiveBackend
+) -> dict[str, Answer]:
+    """Run the probes and return every question with its answer (a value or a HostError).
+
+    Beside the probes' own questions there are `now:`, and for each probe `probe:NAME` (its status: state, ms,
+    detail) and `duration:NAME`. Returns within `budget_s` seconds and little more, whatever the machine does.
+    """
+    answers: dict[str, Answer] = {key("now", ()): time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    end = time.monotonic() + budget_s
+    by_name: dict[str, list[Probe]] = {}
+    for probe in probes:
+        by_name.setdefault(probe.group, []).append(probe)
+    groups = [_Group(members, answers, end, budget_s, make_backend) for members in by_name.values()]
+    try:
+        with selectors.DefaultSelector() as selector:
+            for group in groups:
+                group.start(selector)
+            while selector.get_map():
+                now = time.monotonic()
+                wait = min([end] + [g.deadline for g in groups if g.child]) - now
+                for ready, _ in selector.select(max(0.0, wait)):
+                    ready.data.pump()
+                for group in groups:
+                    group.check(time.monotonic())
+    finally:
+        for group in groups:
+            group.stop()
+        reap()
+    return answers
+
+
+def status(name: str, answers: Mapping[str, Answer]) -> ProbeStatus:
+    """Return how a probe went; `failed` with `not recorded` where the recording has no such probe."""
+    try:
+        return msgspec.convert({"name": name, **answers[f"probe:{name}"]}, ProbeStatus)
+    except (KeyError, TypeError, msgspec.ValidationError):
+        return ProbeStatus(name=name, state="failed", ms=0.0, detail="not recorded")
+
+
+def replay(probe: Probe, answers: Mapping[str, Answer], source: str = "live") -> Any:
+    """Return the facts of one probe from recorded answers.
+
+    A question that a timed-out probe never came to is answered `timed_out`; of any other probe, `not_recorded`.
+
+    Raises:
+        HostError: the probe itself raised it.
+    """
+    said = status(probe.name, answers)
+    unasked = HostError(Reason.TIMED_OUT, said.detail) if said.state == "timed_out" else None
+    return probe.read(Host(RecordedBackend(answers, unasked), source))
+
+
+class _Group:
+    """The parent's side of one group: its child, what the child is doing, and what is still to do."""
+
+    def __init__(
+        self,
+        probes: list[Probe],
+        answers: dict[str, Answer],
+        end: float,
+        budget_s: float,
+        make_backend: Callable[[], Backend],
+    ) -> None:
+        self.todo = list(probes)
+        self.answers = answers
+        self.own: dict[str, Answer] = {}
+        self.given_up: dict[str, HostError] = {}
+        self.strikes: dict[str, int] = {}
+        self.end = end
+        self.budget_s = budget_s
+        self.make_backend = make_backend
+        self.restarts = 0
+        self.hung = ""
+        self.child: Child | None = None
+        self.deadline = end
+        self.asking = ""
+        self.asked = self.began = 0.0
+        self.buffer = bytearray()
+        self.decode = msgspec.msgpack.Decoder().decode
+        self.selector: selectors.BaseSelector | None = None
+        self.spent_ms = 0.0
+
+    def start(self, selector: selectors.BaseSelector) -> None:
+        """Start a child for what is still to do."""
+        self.selector = selector
+        if not self.todo:
+            return
+        job = Job(self.todo, self.make_backend, self.own, self.given_up, int(self.budget_s) + 5)
+        try:
+            self.child = Child.start(job)
+        except Exception as e:  # noqa: BLE001 - no process to be had, or a job that cannot be sent: say so, go on
+            self._finish_rest("failed", f"cannot start a process: {e}")
+            return
+        self.buffer.clear()
+        self.asking = ""
+        self.began = time.monotonic()
+        self.deadline = min(self.end, self.began + self.todo[0].deadline_s)
+        selector.register(self.child.pipe, selectors.EVENT_READ, self)
+
+    def pump(self) -> None:
+        """Take in what the child has sent so far."""
+        while self.child is not None:
+            try:
+                data = os.read(self.child.pipe, 1 << 18)
+            except BlockingIOError:
+                return
+            if not data:
+                self._died()
+                return
+            self.buffer += data
+            self._frames()
+
+    def _frames(self) -> None:
+        offset = 0
+        while len(self.buffer) >= offset + LENGTH.size:
+            (length,) = LENGTH.unpack_from(self.buffer, offset)
+            if len(self.buffer) < offset + LENGTH.size + length:
+                break
+            offset += LENGTH.size
+            self._frame(self.decode(memoryview(self.buffer)[offset : offset + length].tobytes()))
+            offset += length
+        del self.buffer[:offset]
+
+    def _frame(self, frame: list[Any]) -> None:
+        word, *rest = frame
+        if word == "ask":
+            self.asking = rest[0]
+            self.asked = time.monotonic()
+        elif word == "answer":
+            self._answer(rest[0], rest[1])
+        elif word == "error":
+            self._answer(rest[0], HostError(Reason(rest[1]), rest[2]))
+        elif word == "begin":
+            self.began = time.monotonic()
+            self.deadline = min(self.end, self.began + self.todo[0].deadline_s)
+        elif word == "end":
+            self.spent_ms += rest[3]
+            self._finish(self.todo.pop(0), rest[1], rest[2])
+        elif word == "done":
+            self._leave()
+
+    def _answer(self, question: str, answer: Answer) -> None:
+        self.asking = ""
+        self.own[question] = answer
+        self.answers.setdefault(question, answer)
+
+    def _finish(self, probe: Probe, state: str, detail: str) -> None:
+        ms, self.spent_ms = round(self.spent_ms, 1), 0.0
+        self.answers[f"probe:{probe.name}"] = {"state": state, "ms": ms, "detail": detail}
+        self.answers[key("duration", (probe.name,))] = ms
+
+    def _finish_rest(self, state: str, detail: str) -> None:
+        while self.todo:
+            self._finish(self.todo.pop(0), state, detail)
+
+    def check(self, now: float) -> None:
+        """Act on a deadline that has passed."""
+        if self.child is None or now < self.deadline:
+            return
+        self.pump()  # the answer may have come while this process was not running
+        if self.child is None or time.monotonic() < self.deadline:
+            return
+        if self.asking:
+            error = HostError(Reason.TIMED_OUT, f"no answer in {now - self.asked:.2g} s")
+        else:
+            error = HostError(Reason.TIMED_OUT, f"not done within {self.deadline - self.began:.3g} s")
+        self._lost(error)
+
+    def _died(self) -> None:
+        how = reap(self.child.pid) if self.child else "unknown"
+        self._lost(HostError(Reason.UNSUPPORTED, f"{CRASHED} ({how})"))
+
+    def _lost(self, error: HostError) -> None:
+        """The child hung or died: record what it was asking, and go on without it."""
+        question = self.asking
+        self.spent_ms += (time.monotonic() - self.began) * 1000
+        self._leave()
+        if question:
+            self.hung = f"{question}: {error.detail}"
+            self._answer(question, error)
+            self._strike(question, error)
+        elif self.todo:
+            # Between two questions it is the probe's own work that hung or crashed: nothing else to leave out.
+            self._finish(self.todo.pop(0), "timed_out" if error.reason is Reason.TIMED_OUT else "failed", error.detail)
+        self.restarts += 1
+        if time.monotonic() >= self.end or self.restarts > MAX_RESTARTS:
+            why = "too many questions hung or crashed" if self.restarts > MAX_RESTARTS else self._budget()
+            self._finish_rest("timed_out", f"{why}; last: {self.hung}" if self.hung else why)
+        elif self.selector is not None:
+            self.start(self.selector)
+
+    def _budget(self) -> str:
+        return f"the {self.budget_s:g} s of this run were over"
+
+    def _strike(self, question: str, error: HostError) -> None:
+        subject = subjects(question)[0]
+        self.strikes[subject] = self.strikes.get(subject, 0) + 1
+        if self.strikes[subject] >= _STRIKES:
+            self.given_up[subject] = HostError(error.reason, f"{error.detail}; not asked after {question} did the same")
+
+    def _leave(self) -> None:
+        if self.child is not None:
+            if self.selector is not None:
+                self.selector.unregister(self.child.pipe)
+            abandon(self.child)
+            self.child = None
+        self.asking = ""
+
+    def stop(self) -> None:
+        """Leave the child, whatever it does; what is unfinished is timed out."""
+        if self.child is not None:
+            self.spent_ms += (time.monotonic() - self.began) * 1000
+        self._leave()
+        self._finish_rest("timed_out", self._budget())

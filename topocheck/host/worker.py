@@ -1,0 +1,221 @@
+"""The child that runs the probes of one group and streams every question and answer to its parent.
+
+The stream is length-prefixed msgpack: `["begin", probe]`, `["ask", key]`, `["answer", key, value]`,
+`["error", key, reason, detail]`, `["end", probe, state, detail, ms]`, `["done"]`. Each question is announced before it
+is asked, so the parent always knows what hung or crashed. The child owns no file of the parent but this pipe: a
+child that nobody can kill holds nothing that anybody waits for.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from topocheck.host.base import Answer, Backend, Host, HostError, key
+from topocheck.host.plain import plain, plain_text
+from topocheck.model.base import Reason
+
+LENGTH = struct.Struct("<I")
+PIPE_FD, JOB_FD = 3, 4
+
+
+class Probe(Protocol):
+    """What the gatherer needs of a probe.
+
+    Attributes:
+        name: unique name (`pci`).
+        group: probes of one group share a child: files, nvml, cuda, commands.
+        deadline_s: after this long without being done, the question being asked counts as hung.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def group(self) -> str: ...  # noqa: D102
+    @property
+    def deadline_s(self) -> float: ...  # noqa: D102
+    @property
+    def read(self) -> Callable[[Host], Any]: ...  # noqa: D102
+
+
+class Job(msgspec.Struct):
+    """What one child is to do.
+
+    Attributes:
+        answers: what earlier children of this group were told; not asked again.
+        given_up: subject (see `subjects`) -> the error that answers every question about it.
+        alarm_s: the kernel ends the child after this long, even if the parent is gone.
+    """
+
+    probes: list[Probe]
+    make_backend: Callable[[], Backend]
+    answers: dict[str, Answer]
+    given_up: dict[str, HostError]
+    alarm_s: int
+
+
+def subjects(question: str) -> tuple[str, ...]:
+    """Return what a question is about, narrowest first: what hangs or crashes twice is not asked again.
+
+    A GPU for NVML and CUDA (the first number among the arguments) and then the library itself; the program for a
+    command; the folder for a file.
+    """
+    kind, _, rest = question.partition(":")
+    args = rest.split("|")
+    if kind in ("nvml", "cuda"):
+        device = next((a for a in args[1:] if a.isdigit()), None)
+        return (kind,) if device is None else (f"{kind}|{device}", kind)
+    if kind == "run":
+        return (f"run|{args[1] if len(args) > 1 else ''}",)
+    if args[0].startswith("/"):
+        return (args[0].rpartition("/")[0] or "/",)
+    return (f"{kind}:{args[0]}",)
+
+
+class Asker:
+    """A backend that asks each question once, announces it, and streams the answer."""
+
+    def __init__(self, inner: Backend, job: Job, send: Callable[[list[Any]], None]) -> None:
+        self._inner = inner
+        self._answers = job.answers
+        self._given_up = job.given_up
+        self._send = send
+        self.seen: dict[str, Answer] = {}
+
+    def ask(self, kind: str, *args: str | int) -> Answer:
+        """Return the answer; see Host."""
+        k = plain_text(key(kind, args))
+        if k not in self._answers:
+            self._answers[k] = self._fetch(k, kind, args)
+        answer = self.seen[k] = self._answers[k]
+        if isinstance(answer, HostError):
+            raise HostError(answer.reason, answer.detail)
+        return answer
+
+    def _fetch(self, k: str, kind: str, args: tuple[str | int, ...]) -> Answer:
+        answer: Answer = next((self._given_up[s] for s in subjects(k) if s in self._given_up), None)
+        if answer is None:
+            self._send(["ask", k])
+            try:
+                answer = plain(self._inner.ask(kind, *args))
+            except HostError as e:
+                answer = e
+            except Exception as e:  # noqa: BLE001 - a fault in a binding must lose this answer only
+                answer = HostError(Reason.UNSUPPORTED, f"{type(e).__name__}: {e}")
+        if isinstance(answer, HostError):
+            answer = HostError(answer.reason, plain_text(answer.detail))
+            self._send(["error", k, answer.reason.value, answer.detail])
+        else:
+            self._send(["answer", k, answer])
+        return answer
+
+
+def state_of(answers: dict[str, Answer]) -> tuple[str, str]:
+    """Return (state, detail) of a probe that ran to its end, from all it was told.
+
+    `timed_out` if something was; `ok` if anything was answered; `empty` if there was nothing to find; else `failed`.
+    """
+    errors = {k: a for k, a in answers.items() if isinstance(a, HostError)}
+    for k, e in errors.items():
+        if e.reason is Reason.TIMED_OUT:
+            return "timed_out", f"{k}: {e.detail}"
+    for k, e in errors.items():
+        if e.detail.startswith(CRASHED):
+            return "failed", f"{k}: {e.detail}"
+    if len(errors) < len(answers):
+        return "ok", ""
+    for k, e in errors.items():
+        if e.reason not in (Reason.ABSENT, Reason.UNSUPPORTED, Reason.NOT_VISIBLE_HERE):
+            return "failed", f"{k}: {e}"
+    return "empty", next((str(e) for e in errors.values()), "")
+
+
+CRASHED = "the process that asked it crashed"
+"""How the detail of a question begins whose asking ended the child."""
+
+
+def run_job(job: Job, pipe: int) -> None:
+    """Run the probes, streaming into `pipe`. Ends the process when the parent is gone."""
+    encoder = msgspec.msgpack.Encoder()
+    backend = job.make_backend()
+
+    def send(frame: list[Any]) -> None:
+        data = encoder.encode(frame)
+        view = memoryview(LENGTH.pack(len(data)) + data)
+        try:
+            while view:
+                view = view[os.write(pipe, view) :]
+        except OSError:
+            os._exit(1)
+
+    for probe in job.probes:
+        send(["begin", probe.name])
+        began = time.perf_counter()
+        if hasattr(backend, "until"):
+            # A command gives up a little before its probe does, so that it is ended by the one who knows it.
+            backend.until = time.monotonic() + 0.8 * probe.deadline_s
+        asker = Asker(backend, job, send)
+        try:
+            probe.read(Host(asker))
+            state, detail = state_of(asker.seen)
+        except HostError as e:
+            state, detail = state_of(asker.seen)
+            if state == "ok":
+                state, detail = ("empty", str(e)) if e.reason is Reason.ABSENT else ("failed", str(e))
+        except Exception as e:  # noqa: BLE001 - a fault in one probe must not lose the others
+            state, detail = "failed", f"{type(e).__name__}: {e}"
+        send(["end", probe.name, state, plain_text(detail), (time.perf_counter() - began) * 1000])
+    send(["done"])
+
+
+def detach(keep: Sequence[int]) -> None:
+    """Let go of everything of the parent: its standard streams, its open files, its session."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            try:
+                os.close(int(name))
+            except OSError:  # the descriptor that listed the folder
+                continue
+    try:
+        os.setsid()
+    except OSError:  # already leads a session
+        return
+
+
+def child_main(job: Job, pipe: int) -> None:
+    """Body of a forked child; never returns."""
+    status = 1
+    try:
+        gc.freeze()  # so that no file object of the parent is closed here under a number that is now ours
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        signal.alarm(job.alarm_s)
+        detach([pipe])
+        run_job(job, pipe)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def spawned_main() -> None:
+    """Body of a child that is a fresh interpreter: the job lies in a file, the pipe is open."""
+    detach([PIPE_FD, JOB_FD])
+    os.set_inheritable(PIPE_FD, False)
+    with os.fdopen(JOB_FD, "rb") as file:
+        file.seek(0)
+        job = pickle.load(file)
+    signal.alarm(job.alarm_s)
+    run_job(job, PIPE_FD)
+    os._exit(0)
