@@ -241,7 +241,7 @@ def read_commands(host: Host) -> SoftwareFacts:
         out.add("mpi", found[1] if found else unparsable(text), "mpirun --version", text)
         cuda_aware = UNSUPPORTED
         if implementation == "Open MPI":
-            argv = ("ompi_info", "--parsable", "--param", "mpi", "base", "--level", "9")
+            argv = ("ompi_info", "--parsable", "--param", "mpi", "all", "--level", "9")
             if (info := _output(host, out, argv)) is not None:
                 cuda_aware = parse_ompi_cuda(info)
                 line = next((x for x in info.splitlines() if "built_with_cuda_support:value" in x), "")

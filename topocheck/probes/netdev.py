@@ -1,0 +1,108 @@
+"""Network interfaces from /sys/class/net (Linux: Documentation/ABI/testing/sysfs-class-net)."""
+
+from __future__ import annotations
+
+import re
+
+from topocheck.host.base import Host, HostError
+from topocheck.model.base import ABSENT, Missing, Reason, known, unparsable
+from topocheck.model.net import NetInterface
+from topocheck.probes.ask import Folder, list_or_missing
+from topocheck.probes.rdma import address_in_path, device_address
+
+CLASS = "/sys/class/net"
+
+# SPEED_UNKNOWN of ethtool, which sysfs prints as -1, or as an unsigned number in kernels before 3.13.
+_SPEED_UNKNOWN = frozenset({"-1", "4294967295", "65535", "0"})
+
+Addresses = dict[str, tuple[str, ...]]
+
+
+def parse_speed(text: str) -> int | Missing:
+    """Return an interface's speed in 10^6 bits a second; Missing(unsupported) where the driver knows none."""
+    text = text.strip()
+    if text in _SPEED_UNKNOWN:
+        return Missing(Reason.UNSUPPORTED, f"the driver gives no speed ({text})")
+    return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else unparsable(text)
+
+
+def parse_flags(text: str) -> int | Missing:
+    """Return the interface's flags from their hexadecimal text (`0x1003`)."""
+    m = re.fullmatch(r"0x([0-9a-fA-F]{1,8})", text.strip())
+    return int(m[1], 16) if m else unparsable(text)
+
+
+def parse_mtu(text: str) -> int | Missing:
+    """Return the MTU in bytes."""
+    text = text.strip()
+    return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else unparsable(text)
+
+
+def parse_addresses(answer: object) -> Addresses:
+    """Return interface -> IP addresses without their scope, from psutil's answer; other forms are left out."""
+    out: Addresses = {}
+    if not isinstance(answer, dict):
+        return out
+    for name, entries in answer.items():
+        pairs = [e for e in entries if isinstance(e, list | tuple) and len(e) >= 2] if isinstance(entries, list) else []
+        out[str(name)] = tuple(str(e[1]).partition("%")[0] for e in pairs if str(e[0]) in ("inet", "inet6"))
+    return out
+
+
+def _addresses(host: Host) -> Addresses | Missing:
+    try:
+        return parse_addresses(host.psutil("net_addresses"))
+    except HostError as e:
+        return e.missing()
+
+
+def _place(host: Host, path: str) -> tuple[str | Missing, bool | Missing]:
+    """Return (address of the PCI function, whether the interface is virtual).
+
+    A virtual interface (bond, bridge, VLAN, veth, loopback) hangs below /sys/devices/virtual.
+    """
+    try:
+        real = host.realpath(path)
+    except HostError as e:
+        return e.missing(), e.missing()
+    if "/devices/virtual/" in real:
+        return ABSENT, True
+    address = address_in_path(real)
+    return (address, False) if address else (device_address(host, path), False)
+
+
+def _interface(host: Host, name: str, bonds: frozenset[str], addresses: Addresses | Missing) -> NetInterface:
+    path = f"{CLASS}/{name}"
+    folder = Folder(host, path)
+    address, virtual = _place(host, path)
+    master: str | Missing = ABSENT
+    if bonds and name not in bonds:
+        master = folder.link("master")
+        master = master if isinstance(master, Missing) or master in bonds else ABSENT  # a bridge is no bond
+    slaves = folder.text("bonding/slaves") if name in bonds else ""
+    return NetInterface(
+        source=path,
+        raw=folder.raw,
+        name=name,
+        address=address,
+        driver=ABSENT if virtual is True else folder.link("device/driver"),
+        speed_mbit_s=ABSENT if virtual is True and name not in bonds else folder.value("speed", parse_speed),
+        mtu_bytes=folder.value("mtu", parse_mtu),
+        operstate=folder.text("operstate"),
+        flags=folder.value("flags", parse_flags),
+        bond_slaves=tuple(slaves.split()) if isinstance(slaves, str) else (),
+        bond_master=master,
+        ip_addresses=addresses.get(name, ()) if known(addresses) else addresses,
+        is_virtual=virtual,
+    )
+
+
+def read_interfaces(host: Host) -> tuple[NetInterface, ...] | Missing:
+    """Read all interfaces of this network namespace."""
+    names = list_or_missing(host, CLASS)
+    if isinstance(names, Missing):
+        return names
+    masters = Folder(host, CLASS).text("bonding_masters") if "bonding_masters" in names else ""
+    bonds = frozenset(masters.split()) if isinstance(masters, str) else frozenset[str]()
+    addresses = _addresses(host)
+    return tuple(_interface(host, n, bonds, addresses) for n in names if n != "bonding_masters")
