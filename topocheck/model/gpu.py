@@ -67,6 +67,23 @@ class NvmlGpu(Fact, frozen=True, kw_only=True):
     `lost` is True when NVML says that the GPU fell off the bus or its handle cannot be had; `error` then says
     what NVML said. Memory sizes are bytes, clocks MHz, `numa_node` is the node of the GPU's own memory on
     coherent machines, `cpu_affinity` and `memory_affinity` are kernel lists (`0-31`).
+
+    Attributes:
+        board_id: equal for the GPUs of one multi-GPU board.
+        module_id: position on an SXM baseboard, counted from 1 (NVML's own numbering).
+        clock_event_reasons: NVML's bit mask (1 idle, 4 power cap, 8 hardware slowdown, 0x20 and 0x40 thermal,
+            0x80 power brake).
+        pcie_errors: counter name -> value since the driver was loaded, only those that could be read
+            (probes/nvml/fields.py).
+        c2c_link_mb_s: largest rate of one chip-to-chip link, 10^6 bytes/s.
+        fabric_state: Not Supported, Not Started, In Progress or Completed.
+        fabric_status: NVML's return code of the registration, in words (`Success`); only then a Completed state
+            means that the fabric works.
+        fabric_health_mask: NVML's bit fields of two bits and more, in which 1 is often the bad value
+            (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*); 0 says nothing.
+        fabric_health_summary: Not Supported, Healthy, Unhealthy or Limited Capacity (drivers from 575).
+        nvlink_count: links that the driver says this GPU has, active or not.
+        raw: call as NVML names it, without `nvml`, the device left out (`DeviceGetNvLinkState(3)`) -> answer.
     """
 
     index: int
@@ -76,6 +93,9 @@ class NvmlGpu(Fact, frozen=True, kw_only=True):
     uuid: str | Missing = UNSUPPORTED
     name: str | Missing = UNSUPPORTED
     serial: str | Missing = UNSUPPORTED
+    board_part_number: str | Missing = UNSUPPORTED
+    board_id: int | Missing = UNSUPPORTED
+    module_id: int | Missing = UNSUPPORTED
     minor: int | Missing = UNSUPPORTED
     architecture: int | Missing = UNSUPPORTED
     compute_capability: str | Missing = UNSUPPORTED
@@ -89,6 +109,7 @@ class NvmlGpu(Fact, frozen=True, kw_only=True):
     pcie_width_current: int | Missing = UNSUPPORTED
     pcie_width_max: int | Missing = UNSUPPORTED
     pcie_replays: int | Missing = UNSUPPORTED
+    pcie_errors: dict[str, int] = msgspec.field(default_factory=dict)
     performance_state: int | Missing = UNSUPPORTED
     clock_sm_mhz: int | Missing = UNSUPPORTED
     clock_sm_max_mhz: int | Missing = UNSUPPORTED
@@ -99,37 +120,49 @@ class NvmlGpu(Fact, frozen=True, kw_only=True):
     mig_pending: bool | Missing = UNSUPPORTED
     mig_instances: tuple[MigInstance, ...] = ()
     ecc_current: bool | Missing = UNSUPPORTED
+    ecc_pending: bool | Missing = UNSUPPORTED
     compute_mode: str | Missing = UNSUPPORTED
     persistence_mode: bool | Missing = UNSUPPORTED
     virtualization_mode: str | Missing = UNSUPPORTED
     addressing_mode: str | Missing = UNSUPPORTED
+    c2c_enabled: bool | Missing = UNSUPPORTED
     c2c_links: int | Missing = UNSUPPORTED
+    c2c_links_active: int | Missing = UNSUPPORTED
     c2c_link_mb_s: int | Missing = UNSUPPORTED
     fabric_state: str | Missing = UNSUPPORTED
     fabric_status: str | Missing = UNSUPPORTED
     fabric_clique: int | Missing = UNSUPPORTED
     fabric_cluster_uuid: str | Missing = UNSUPPORTED
     fabric_health_mask: int | Missing = UNSUPPORTED
+    fabric_health_summary: str | Missing = UNSUPPORTED
     cpu_affinity: str | Missing = UNSUPPORTED
     memory_affinity: str | Missing = UNSUPPORTED
     numa_node: int | Missing = UNSUPPORTED
+    nvlink_count: int | Missing = UNSUPPORTED
     nvlinks: tuple[NvLink, ...] = ()
     processes: tuple[GpuProcess, ...] | Missing = UNSUPPORTED
 
 
 class NvmlFacts(Fact, frozen=True, kw_only=True):
-    """What NVML said. `gpus` is Missing where the library or the driver is not there; `error` says why in words."""
+    """What NVML said. `gpus` is Missing where the library or the driver is not there; `error` says why in words.
+
+    `conf_computing` tells whether confidential computing is on (it forbids peer access between most GPUs).
+    """
 
     driver_version: str | Missing = ABSENT
     nvml_version: str | Missing = ABSENT
     cuda_version: str | Missing = ABSENT
+    conf_computing: bool | Missing = ABSENT
     gpus: tuple[NvmlGpu, ...] | Missing = ABSENT
     p2p: tuple[P2pStatus, ...] = ()
     error: str = ""
 
 
 class CudaDevice(Fact, frozen=True, kw_only=True):
-    """One device as the CUDA driver API describes it (no context is made). `ordinal` is CUDA's."""
+    """One device as the CUDA driver API describes it (no context is made). `ordinal` is CUDA's.
+
+    `flush_writes_options` is a bit mask of how a GPU makes RDMA writes visible (1 host call, 2 memory operations).
+    """
 
     ordinal: int
     address: str | Missing = ABSENT
@@ -140,6 +173,8 @@ class CudaDevice(Fact, frozen=True, kw_only=True):
     fabric_handles: bool | Missing = ABSENT
     multicast: bool | Missing = ABSENT
     integrated: bool | Missing = ABSENT
+    compute_mode: str | Missing = ABSENT
+    flush_writes_options: int | Missing = ABSENT
 
 
 class CudaPeer(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,7 +186,7 @@ class CudaPeer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CudaFacts(Fact, frozen=True, kw_only=True):
-    """What the CUDA driver said; `devices` is Missing without cuda-bindings, libcuda or a device."""
+    """What the CUDA driver said; `devices` is Missing without libcuda or a device."""
 
     driver_api_version: str | Missing = ABSENT
     devices: tuple[CudaDevice, ...] | Missing = ABSENT

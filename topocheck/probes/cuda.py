@@ -1,0 +1,116 @@
+"""The CUDA driver's own attributes of each visible device, those that NCCL asks, without making a context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topocheck.host.base import Host, HostError
+from topocheck.model.address import normalize_address
+from topocheck.model.base import Missing, Reason, unparsable
+from topocheck.model.gpu import CudaDevice, CudaFacts, CudaPeer
+
+MAX_DEVICES = 256
+"""More than any node has; an answer above it is not believed."""
+
+_COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
+"""CUcomputemode of cuda.h in nvidia-smi's words."""
+
+_WORDS = {
+    "libcuda.so.1 not found": "The CUDA driver's library libcuda.so.1 is not on this machine.",
+    "CUDA_ERROR_NO_DEVICE": "The CUDA driver sees no device (none there, or hidden by CUDA_VISIBLE_DEVICES).",
+    "CUDA_ERROR_SYSTEM_NOT_READY": "The CUDA driver is not ready: on NVSwitch machines the fabric manager must run.",
+}
+
+
+def read(host: Host) -> CudaFacts:
+    """Return what the CUDA driver says of the devices that this process may see."""
+    raw: dict[str, str] = {}
+    version = _integer(_ask(host, raw, "DriverGetVersion"))
+    api = version if isinstance(version, Missing) else f"{version // 1000}.{version % 1000 // 10}"
+    count = version if isinstance(version, Missing) else _integer(_ask(host, raw, "DeviceGetCount"))
+    if isinstance(count, int) and count > MAX_DEVICES:
+        count = unparsable(str(count))
+    if isinstance(count, Missing):
+        error = _WORDS.get(count.detail, f"The CUDA driver does not answer ({count}).")
+        return CudaFacts(source="CUDA driver", raw=raw, driver_api_version=api, devices=count, error=error)
+    devices = tuple(_device(host, ordinal) for ordinal in range(count))
+    return CudaFacts(
+        source="CUDA driver", raw=raw, driver_api_version=api, devices=devices, peers=_peers(host, raw, devices)
+    )
+
+
+def _device(host: Host, ordinal: int) -> CudaDevice:
+    raw: dict[str, str] = {}
+
+    def attribute(name: str) -> int | Missing:
+        return _integer(_ask(host, raw, "DeviceGetAttribute", ordinal, name))
+
+    address = parse_bus_id(_ask(host, raw, "DeviceGetPCIBusId", ordinal))
+    mode = attribute("COMPUTE_MODE")
+    return CudaDevice(
+        source=f"CUDA device {ordinal if isinstance(address, Missing) else address}",
+        raw=raw,
+        ordinal=ordinal,
+        address=address,
+        uuid=_text(_ask(host, raw, "DeviceGetUuid", ordinal)),
+        name=_text(_ask(host, raw, "DeviceGetName", ordinal)),
+        gpudirect_rdma=_flag(attribute("GPU_DIRECT_RDMA_SUPPORTED")),
+        dma_buf=_flag(attribute("DMA_BUF_SUPPORTED")),
+        fabric_handles=_flag(attribute("HANDLE_TYPE_FABRIC_SUPPORTED")),
+        multicast=_flag(attribute("MULTICAST_SUPPORTED")),
+        integrated=_flag(attribute("INTEGRATED")),
+        compute_mode=mode if isinstance(mode, Missing) else _COMPUTE_MODES.get(mode, unparsable(str(mode))),
+        flush_writes_options=attribute("GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS"),
+    )
+
+
+def _peers(host: Host, raw: dict[str, str], devices: tuple[CudaDevice, ...]) -> tuple[CudaPeer, ...]:
+    """Return every ordered pair of two devices at different addresses (MIG instances of one GPU share theirs)."""
+    peers = []
+    for a in devices:
+        for b in devices:
+            if isinstance(a.address, Missing) or isinstance(b.address, Missing) or a.address == b.address:
+                continue
+            can = _flag(_integer(_ask(host, raw, "DeviceCanAccessPeer", a.ordinal, b.ordinal)))
+            peers.append(CudaPeer(from_address=a.address, to_address=b.address, can_access=can))
+    return tuple(peers)
+
+
+def _ask(host: Host, raw: dict[str, str], call: str, *args: str | int) -> Any:
+    """Return the answer or its Missing, kept in `raw` under the call (for attributes: under their name)."""
+    try:
+        answer = host.cuda(call, *args)
+    except HostError as e:
+        answer = e.missing()
+    peers = f"{call}({args[0]}, {args[1]})" if call == "DeviceCanAccessPeer" else call
+    name = str(args[1]) if call == "DeviceGetAttribute" else peers
+    raw[name] = f"!{answer}" if isinstance(answer, Missing) else str(answer)[:200]
+    return answer
+
+
+def parse_bus_id(answer: Any) -> str | Missing:
+    """Return the normalised address in `0000:3B:00.0`. Never raises."""
+    if isinstance(answer, Missing):
+        return answer
+    address = normalize_address(answer) if isinstance(answer, str) else None
+    return address if address is not None else unparsable(repr(answer))
+
+
+def _text(answer: Any) -> str | Missing:
+    if isinstance(answer, Missing):
+        return answer
+    if not isinstance(answer, str):
+        return unparsable(repr(answer))
+    return answer.strip() or Missing(Reason.ABSENT, "empty")
+
+
+def _integer(answer: Any) -> int | Missing:
+    if isinstance(answer, Missing):
+        return answer
+    return answer if isinstance(answer, int) and not isinstance(answer, bool) else unparsable(repr(answer))
+
+
+def _flag(number: int | Missing) -> bool | Missing:
+    if isinstance(number, Missing):
+        return number
+    return bool(number) if number in (0, 1) else unparsable(str(number))

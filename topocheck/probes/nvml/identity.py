@@ -1,0 +1,53 @@
+"""Which GPU this is: address, UUID, names, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topocheck.model.base import Missing
+from topocheck.probes.nvml.asking import GONE, Asked, member, parse_bus_id
+
+
+def read(gpu: Asked) -> dict[str, Any]:
+    """Return the identity fields of NvmlGpu, `lost` and `error` included."""
+    fields: dict[str, Any] = {
+        "address": parse_bus_id(gpu.answer("DeviceGetPciInfo")),
+        "uuid": gpu.text("DeviceGetUUID"),
+        "name": gpu.text("DeviceGetName"),
+        "minor": gpu.integer("DeviceGetMinorNumber"),
+    }
+    error = handle_error(list(fields.values()))
+    if error:
+        return fields | {"lost": True, "error": error}
+    major, minor = gpu.pair("DeviceGetCudaComputeCapability")
+    memory = gpu.struct("DeviceGetMemoryInfo")
+    bar1 = gpu.struct("DeviceGetBAR1MemoryInfo")
+    return fields | {
+        "serial": gpu.text("DeviceGetSerial"),
+        "board_part_number": gpu.text("DeviceGetBoardPartNumber"),
+        "board_id": gpu.integer("DeviceGetBoardId"),
+        "module_id": gpu.integer("DeviceGetModuleId"),
+        "architecture": gpu.integer("DeviceGetArchitecture"),
+        "compute_capability": dotted(major, minor),
+        "vbios": gpu.text("DeviceGetVbiosVersion"),
+        "memory_total_bytes": member(memory, "total"),
+        "memory_used_bytes": member(memory, "used"),
+        "bar1_total_bytes": member(bar1, "bar1Total"),
+    }
+
+
+def dotted(major: int | Missing, minor: int | Missing) -> str | Missing:
+    """Return `9.0` for 9 and 0."""
+    if isinstance(major, Missing):
+        return major
+    return minor if isinstance(minor, Missing) else f"{major}.{minor}"
+
+
+def handle_error(answers: list[Any]) -> str:
+    """Return NVML's error where every question of identity met the same one of those that mean "not there".
+
+    Denied and timed out are not among them: such a GPU may be well.
+    """
+    details = {a.detail if isinstance(a, Missing) else "" for a in answers}
+    (detail,) = details if len(details) == 1 else ("",)
+    return detail if detail in GONE else ""
