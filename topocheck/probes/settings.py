@@ -1,4 +1,9 @@
-"""NCCL's settings, in its own order of precedence, and the neighbours that change what it sees."""
+"""NCCL's settings, in its own order of precedence, and the neighbours that change what it sees.
+
+NCCL (src/misc/param.cc) copies each `NAME=VALUE` line of its files into the process environment unless the name is
+there already. So the first to set a name wins: the process environment, then the user's file, then the system's,
+and in a file the upper line. A name that is there with an empty value wins too, and NCCL then uses its default.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +15,48 @@ from topocheck.model.system import Setting, SettingFacts
 
 SYSTEM_CONF = "/etc/nccl.conf"
 
-# The form of a line that NCCL reads (its src/misc/param.cc): NAME=VALUE from the first column, `#` a comment.
-_LINE = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_NUMBERED = re.compile(r"(\d+)\t(.*)", re.DOTALL)
+_NUMBERED = re.compile(r"(\d{1,9})\t(.*)", re.DOTALL | re.ASCII)
+_NAME = re.compile(r"\s*(NCCL_[A-Za-z0-9_]+)\s*")
+# Allowed to be looked at (host/filters.py) for other reasons than NCCL.
+_NO_NEIGHBOURS = frozenset({"LANG", "LC_ALL", "NO_COLOR", "container", "KUBERNETES_SERVICE_HOST"})
 
 
-def parse_conf_line(line: str) -> tuple[str, str] | None:
-    """Return (name, value) of one line of an NCCL settings file, or None for a comment or anything else."""
-    m = _LINE.fullmatch(line.rstrip("\r\n"))
-    return (m[1], m[2].strip()) if m and not line.lstrip().startswith("#") else None
+def parse_conf(path: str, numbered: list[str]) -> tuple[list[Setting], list[str]]:
+    """Return the NCCL settings of a file whose lines come as `number<TAB>text`, and what is wrong with its lines.
 
-
-def parse_conf(path: str, numbered: list[str]) -> list[Setting]:
-    """Return the NCCL settings of a file whose lines come as `number<TAB>text`, in order, all of them in force."""
-    out = []
+    The name is all that stands before `=`, blanks included, and the value all that follows: a name with a blank
+    beside it is one that NCCL never asks for. Such a setting is returned as not in force.
+    """
+    settings, notes = [], []
     for entry in numbered:
         m = _NUMBERED.fullmatch(entry)
-        pair = parse_conf_line(m[2]) if m else None
-        if m and pair and pair[0].startswith("NCCL_"):
-            out.append(Setting(name=pair[0], value=pair[1], source=f"{path}:{int(m[1])}"))
-    return out
+        if not m or m[2].startswith("#"):
+            continue
+        left, equals, value = m[2].rstrip("\n").partition("=")
+        name = _NAME.fullmatch(left)
+        if not equals or not name:
+            continue
+        exact = name[1] == left
+        if not exact:
+            notes.append(f"line {int(m[1])}: NCCL does not see {name[1]}, because of the blank beside its name")
+        if value.endswith("\r"):
+            notes.append(f"line {int(m[1])}: ends in a carriage return, which NCCL takes for part of the value")
+        settings.append(Setting(name=name[1], value=value.rstrip("\r"), source=f"{path}:{int(m[1])}", in_force=exact))
+    return settings, notes
 
 
 def in_force(settings: list[Setting]) -> tuple[Setting, ...]:
-    """Mark which of the settings, given in order of precedence, wins: the first of its name.
+    """Mark which of the settings, given in order of precedence, is in force: the first of its name.
 
-    An empty value counts as unset (NCCL's env readers treat it so), and neither wins nor shadows.
+    Where that one is empty, none is: NCCL takes an empty value for unset, but the later ones stay shadowed.
     """
     taken: set[str] = set()
     out = []
     for s in settings:
-        wins = s.value != "" and s.name not in taken
-        if wins:
+        first = s.in_force and s.name not in taken
+        if first:
             taken.add(s.name)
-        out.append(Setting(name=s.name, value=s.value, source=s.source, in_force=wins))
+        out.append(Setting(name=s.name, value=s.value, source=s.source, in_force=first and s.value != ""))
     return tuple(out)
 
 
@@ -58,10 +71,21 @@ def _user_conf(host: Host, environment: dict[str, str]) -> str | None:
     return f"{home.rstrip('/')}/.nccl.conf" if home else None
 
 
-def read(host: Host) -> SettingFacts:
-    """Read the process environment, the user's file and /etc/nccl.conf, in that order; the first to set a name wins.
+def _read_conf(host: Host, path: str) -> tuple[list[Setting], str]:
+    """Return the settings of a file and its status."""
+    if not path.startswith("/"):
+        return [], "not read: NCCL looks for it in the working folder of the job, since the path is not absolute"
+    try:
+        settings, notes = parse_conf(path, host.conf_lines(path))
+    except HostError as e:
+        return [], e.reason.value if e.reason in (Reason.ABSENT, Reason.DENIED) else f"not read: {e}"
+    return settings, "; ".join(["read", *notes[:8]])
 
-    Both files are always tried, as NCCL does since 2.23.
+
+def read(host: Host) -> SettingFacts:
+    """Read the process environment, the user's file and /etc/nccl.conf, in that order.
+
+    Both files are always tried, as NCCL does (NCCL_CONF_FILE is known to it since 2.23.4).
     """
     raw: dict[str, str] = {}
     try:
@@ -69,23 +93,13 @@ def read(host: Host) -> SettingFacts:
     except HostError as e:
         environment = {}
         raw["environment"] = f"!{e}"
-    settings = [
-        Setting(name=k, value=v, source="environment") for k, v in sorted(environment.items()) if k.startswith("NCCL_")
-    ]
+    variables = [Setting(name=k, value=v, source="environment") for k, v in sorted(environment.items())]
+    settings = [s for s in variables if s.name.startswith("NCCL_")]
     conf_files: dict[str, str] = {}
     for path in dict.fromkeys(p for p in (_user_conf(host, environment), SYSTEM_CONF) if p):
-        try:
-            found = parse_conf(path, host.conf_lines(path))
-        except HostError as e:
-            conf_files[path] = str(e.reason) if e.reason in (Reason.ABSENT, Reason.DENIED) else f"not read: {e}"
-            continue
-        conf_files[path] = "read"
+        found, conf_files[path] = _read_conf(host, path)
         settings += found
-    neighbours = tuple(
-        Setting(name=k, value=v, source="environment")
-        for k, v in sorted(environment.items())
-        if not k.startswith("NCCL_")
-    )
     for s in settings:
-        raw[s.source if s.source != "environment" else f"environment {s.name}"] = f"{s.name}={s.value}"
+        raw[f"environment {s.name}" if s.source == "environment" else s.source] = f"{s.name}={s.value}"
+    neighbours = tuple(s for s in variables if not s.name.startswith("NCCL_") and s.name not in _NO_NEIGHBOURS)
     return SettingFacts(raw=raw, nccl=in_force(settings), neighbours=neighbours, conf_files=conf_files)
