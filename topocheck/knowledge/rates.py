@@ -211,7 +211,8 @@ def infiniband_gbit_s(speed: str, lanes: int) -> float:
             if lanes not in (1, 2, 4, 8, 12):
                 raise ValueError(f"{lanes}X is no InfiniBand width: there are 1X, 2X, 4X, 8X, 12X")
             return float(r["data_gbit_s_per_lane"]) * lanes
-    raise ValueError(f"{speed!r} is no InfiniBand speed: there are {', '.join(x['speed'] for x in rows('infiniband_rates'))}")
+    known = ", ".join(r["speed"] for r in rows("infiniband_rates"))
+    raise ValueError(f"{speed!r} is no InfiniBand speed: there are {known}")
 
 
 _RATE = re.compile(r"\s*[0-9.]+\s*Gb/sec\s*\(\s*([0-9]+)X(?:\s+([A-Z0-9]+))?\s*\)\s*")

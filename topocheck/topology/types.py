@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from topocheck.model.base import ABSENT, Missing
+from topocheck.model.base import ABSENT, Missing, Reason
 from topocheck.model.gpu import CudaDevice, NvmlGpu
 from topocheck.model.net import NetInterface, RdmaDevice
 from topocheck.model.pci import PciDevice
@@ -83,6 +83,8 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
         gb_s: theoretical rate at what the link negotiated, 10^9 bytes/s.
         attainable_gb_s: the same at what both its ends can do.
         text: `gen 4 x16`, `18 x NVLink 4`, ...
+        idle: the device rests and has slowed its link; `gb_s` is not the rate it works at.
+        formal: the link is emulated, or stands in for another road to the device; its numbers say nothing.
     """
 
     kind: HopKind
@@ -91,6 +93,17 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     gb_s: float | Missing = ABSENT
     attainable_gb_s: float | Missing = ABSENT
     text: str = ""
+    idle: bool = False
+    formal: bool = False
+
+    @property
+    def working_gb_s(self) -> float | Missing:
+        """The rate the hop has while it works: the attainable one of a resting link, else the negotiated one."""
+        if self.formal:
+            return Missing(Reason.UNSUPPORTED, "the link is a formality")
+        if self.idle or isinstance(self.gb_s, Missing):
+            return self.attainable_gb_s
+        return self.gb_s
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from", "to": "to", "class_": "class"}):
@@ -104,6 +117,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from", "
         upper_bound: True where a hop on the way cannot be read, so that the rate is no more than a bound.
         narrowest: that hop.
         hops: all of them, in order from `from_`.
+        driver_class: NVML's common ancestor of a GPU pair in nvidia-smi's word; a second source beside the tree.
     """
 
     from_: str
@@ -117,6 +131,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from", "
     upper_bound: bool = False
     narrowest: Hop | None = None
     hops: tuple[Hop, ...] = ()
+    driver_class: str | Missing = ABSENT
 
 
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True):

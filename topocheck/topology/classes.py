@@ -1,0 +1,78 @@
+"""The PCIe class of a pair, in the words of `nvidia-smi topo -mp`.
+
+The rule, checked against public matrices (tests/topology/test_classes.py):
+
+1. The two chains share a function: PIX where each device hangs directly on it or on one port of its switch
+   (also two functions of one board), PXB where more bridges lie between.
+2. They share no more than the host bridge: PHB.
+3. Different host bridges: NODE on one NUMA node, SYS on two.
+
+Where the NUMA node is not known, rule 3 asks NVML's common ancestor (GPU pairs only). Without it, a machine with a
+single node leaves no choice (NODE); in a guest nvidia-smi itself says SYS, since the guest's kernel cannot place
+the host bridges; a machine with several nodes leaves the class open.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from topocheck.model.base import Missing, Reason, known
+from topocheck.topology.tree import Chain, common_length, is_host_bridge
+from topocheck.topology.types import PathClass
+
+ORDER = {c.value: i for i, c in enumerate(PathClass)}
+"""Nearest first."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a device is: its label, its chain (empty: not known) and its NUMA node."""
+
+    label: str
+    chain: Chain
+    node: int | Missing
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What decides where NUMA nodes are not known: how many nodes there are, and whether this is a guest."""
+
+    numa_nodes: int | Missing
+    guest: bool
+
+
+def shares_function(a: Chain, b: Chain) -> bool:
+    """Tell whether two devices have a bridge in common, so that their traffic need not cross a host bridge."""
+    n = common_length(a[:-1], b[:-1])
+    return n > 0 and not is_host_bridge(a[n - 1])
+
+
+def pcie_class(a: Place, b: Place, around: Surroundings, ancestor: str | Missing) -> str | Missing:
+    """Return the class of two different devices; `ancestor` is NVML's word for the pair."""
+    up_a, up_b = a.chain[:-1], b.chain[:-1]
+    if not up_a or not up_b:
+        if known(ancestor):
+            return ancestor
+        hidden = " and ".join(p.label for p in (a, b) if not p.chain[:-1])
+        return Missing(Reason.NOT_VISIBLE_HERE, f"the place of {hidden} in the PCI tree is not visible here")
+    n = common_length(up_a, up_b)
+    if n == 0:
+        return _across_bridges(a, b, around, ancestor)
+    if is_host_bridge(up_a[n - 1]):
+        return PathClass.PHB.value
+    one_switch = len(up_a) - n <= 1 and len(up_b) - n <= 1
+    return PathClass.PIX.value if one_switch else PathClass.PXB.value
+
+
+def _across_bridges(a: Place, b: Place, around: Surroundings, ancestor: str | Missing) -> str | Missing:
+    if not isinstance(a.node, Missing) and not isinstance(b.node, Missing):
+        return PathClass.NODE.value if a.node == b.node else PathClass.SYS.value
+    if known(ancestor):
+        return ancestor
+    if around.guest:
+        return PathClass.SYS.value
+    if around.numa_nodes == 1:
+        return PathClass.NODE.value
+    unplaced = " and ".join(p.label for p in (a, b) if isinstance(p.node, Missing))
+    return Missing(
+        Reason.ABSENT,
+        f"the firmware does not say on which NUMA node {unplaced} is, so NODE and SYS cannot be told apart",
+    )
