@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import TypeGuard, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 T = TypeVar("T")
 
@@ -50,7 +53,7 @@ def unparsable(text: str) -> Missing:
     return Missing(Reason.UNPARSABLE, text.strip()[:80])
 
 
-def known(value: T | Missing) -> TypeGuard[T]:
+def known(value: T | Missing) -> TypeIs[T]:
     """Tell whether `value` is there."""
     return not isinstance(value, Missing)
 
@@ -120,6 +123,13 @@ class ReasonStep(msgspec.Struct, frozen=True):
     effect: str
     evidence: tuple[Evidence, ...] = ()
     fix: str | None = None
+
+
+class InputError(Exception):
+    """Input from elsewhere that cannot be used: one line with the file, the place in it and what was expected.
+
+    Commands print it and exit with 2.
+    """
 
 
 class ProbeStatus(msgspec.Struct, frozen=True, kw_only=True):
