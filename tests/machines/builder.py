@@ -1,0 +1,220 @@
+"""From a description to a machine that can be asked, exported and compared with what is expected of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.machines import net_files, nvidia_files, pci_files, system_files
+from tests.machines.backend import TreeBackend
+from tests.machines.description import (
+    HERE,
+    DescriptionError,
+    Function,
+    Root,
+    functions,
+    load,
+    merge,
+    negotiate,
+    parse_tree,
+)
+from tests.machines.nvml_answers import Cuda, Nvml
+from tests.machines.tree import Entry, Error, File, Link, Tree
+from topocheck.host.base import Host
+
+
+class Machine(msgspec.Struct, kw_only=True):
+    """A described machine. `functions` are its PCI functions by address; `expect` is the `[expect]` table."""
+
+    name: str
+    description: dict[str, Any]
+    roots: list[Root]
+    functions: dict[str, Function]
+    tree: Tree
+    backend: TreeBackend
+
+    def host(self) -> Host:
+        """Return the door to this machine."""
+        return Host(self.backend, source=self.name)
+
+    def export(self, folder: Path) -> None:
+        """Write its files to disk, for programs that read a tree (`lspci -O sysfs.path=`, `HWLOC_FSROOT=`)."""
+        self.tree.export(folder)
+
+    @property
+    def facts_expected(self) -> dict[str, Any]:
+        """The `[expect]` table: what a public capture of such a machine shows."""
+        return dict(self.description.get("expect", {}))
+
+    def classes_expected(self, pcie: bool = False) -> dict[tuple[str, str], str]:
+        """Return (label, label) -> class of `topo -m`, or of `topo -mp` with `pcie`, as `[expect]` tells them.
+
+        Labels are `GPU3` and RDMA names; each pair once, GPUs first, the lower index first. Empty where the
+        capture does not tell.
+        """
+        return expected_classes(self.facts_expected, sum(f.kind == "gpu" for f in self.functions.values()), pcie)
+
+    def label(self, label: str) -> Function:
+        """Return the function behind `GPU3`, an RDMA device's name or an address.
+
+        Raises:
+            DescriptionError: there is none.
+        """
+        return _labelled(self.functions, label, self.name)[0]
+
+
+def names() -> list[str]:
+    """Return the names of all described machines. A name that begins with `_` is only inherited from."""
+    return sorted(p.stem for p in (HERE / "descriptions").glob("*.toml") if not p.stem.startswith("_"))
+
+
+def machine(name: str, /, **overrides: Any) -> Machine:
+    """Return the described machine, with tables of `overrides` laid over its description.
+
+    `machine("hgx_h100_cx7", patch={"GPU3": {"now": "5x8"}})` is that machine with one link at half width.
+
+    Raises:
+        DescriptionError: the description is wrong; says where.
+    """
+    return build(merge(load(name), overrides), name)
+
+
+@functools.cache
+def cached(name: str) -> Machine:
+    """Return the described machine, built once; do not change it."""
+    return machine(name)
+
+
+_TABLES = frozenset(
+    "machine system numa pci ports patch gpus gpu nvlink p2p driver nvml cuda nics software_rdma bonds addresses "
+    "modules files dmi process limits environment commands psutil software hangs now expect nvidia_proc".split()
+)
+
+
+def build(d: Mapping[str, Any], name: str) -> Machine:
+    """Return the machine of a description."""
+    unknown = sorted(set(d) - _TABLES)
+    if unknown:
+        raise DescriptionError(f"{name}: unknown table {unknown[0]!r}; known: {', '.join(sorted(_TABLES))}")
+    d = dict(d)
+    pci = d.get("pci", {})
+    roots = parse_tree(pci.get("tree", ""), pci.get("parts", {}), name)
+    fs = functions(roots)
+    _hang_below(roots, fs)
+    by_address = {f.address: f for f in fs}
+    for label, told in d.get("patch", {}).items():
+        for f in _labelled(by_address, label, name):
+            f.options.update({k: str(v) for k, v in told.items()})
+            for k in ("max",):
+                f.max = None if k in told else f.max
+    negotiate(fs)
+    for f in fs:
+        if f.now is None and f.max is not None:
+            f.now = f.max
+    tree = Tree()
+    tree.put("/sys/devices", pci_files.Dir())
+    system_files.write(tree, d, name)
+    if not pci.get("absent"):
+        pci_files.write(tree, roots, fs, d, system_files.numa_cpus(d))
+    net_files.write(tree, [f for f in fs if f.options.get("hidden") != "1"], d, name)
+    nvml = Nvml([f for f in fs if f.options.get("hidden") != "1"], d, name, d.get("numa", []))
+    nvidia_files.write(tree, nvml, fs, d)
+    _software(tree, d.get("software", {}))
+    _files(tree, d.get("files", {}), name)
+    cuda = Cuda(nvml, d.get("cuda", {}), {k: str(v) for k, v in d.get("environment", {}).items()})
+    backend = TreeBackend(tree, nvml, cuda, d)
+    return Machine(name=name, description=d, roots=roots, functions=by_address, tree=tree, backend=backend)
+
+
+def _hang_below(roots: list[Root], fs: list[Function]) -> None:
+    """Put a root with `under=ADDRESS` (the buses of an Intel VMD) below that function's folder."""
+    for root in roots:
+        if "under" in root.options:
+            root.options["below"] = next(f.path for f in fs if f.address == root.options["under"])
+
+
+def _labelled(by_address: Mapping[str, Function], label: str, name: str) -> list[Function]:
+    fs = list(by_address.values())
+    what, _, rest = label.rpartition(" ")
+    if what == "above":
+        parent = _labelled(by_address, rest, name)[0].parent
+        return [parent] if parent else []
+    if what == "path":
+        out, f = list[Function](), _labelled(by_address, rest, name)[0].parent
+        while f:
+            out.append(f)
+            f = f.parent
+        return out
+    if what == "all":
+        kinds = [f for f in fs if rest in (f.kind, f.role)]
+        if kinds:
+            return kinds
+    found = dict(net_files.rdma_functions(fs))
+    gpus = [f for f in fs if f.kind == "gpu"]
+    if rest.startswith("GPU") and rest[3:].isdigit() and int(rest[3:]) < len(gpus):
+        return [gpus[int(rest[3:])]]
+    hit = found.get(rest) or by_address.get(rest)
+    if hit is None:
+        raise DescriptionError(f"{name}: patch: {label!r} is no GPU, RDMA device or address of this machine")
+    return [hit]
+
+
+def _software(tree: Tree, told: Mapping[str, Any]) -> None:
+    """Write `*.dist-info` folders: package -> version, in the first folder of sys.path."""
+    at = told.get("site_packages", "/usr/lib/python3/dist-packages")
+    tree.put(at, pci_files.Dir())
+    for package, version in told.get("packages", {}).items():
+        folder = f"{at}/{package}-{version}.dist-info"
+        tree.put(f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}")
+
+
+def _files(tree: Tree, told: Mapping[str, Any], name: str) -> None:
+    for path, value in told.items():
+        if isinstance(value, str):
+            tree.put(path, value)
+            continue
+        entry: Entry
+        if value.get("remove"):
+            try:
+                tree.remove(path)
+            except KeyError as e:
+                raise DescriptionError(f"{name}: files: {e.args[0]}") from None
+            continue
+        if "link" in value:
+            entry = Link(value["link"])
+        elif "error" in value:
+            entry = Error(value["error"])
+        elif "hex" in value:
+            entry = File(bytes.fromhex(value["hex"]))
+        elif value.get("folder"):
+            entry = pci_files.Dir()
+        else:
+            entry = File(value.get("text", "").encode(), **{k: v for k, v in value.items() if k != "text"})
+        tree.put(path, entry)
+
+
+def expected_classes(expect: Mapping[str, Any], gpus: int, pcie: bool = False) -> dict[tuple[str, str], str]:
+    """Return the pairs of an `[expect]` table: `gpus` is one class for all, or class -> pairs with `rest`."""
+    told = expect.get("pcie_gpus" if pcie else "gpus")
+    out: dict[tuple[str, str], str] = {}
+    if told is not None:
+        table = {"rest": told} if isinstance(told, str) else dict(told)
+        rest = table.pop("rest", None)
+        by_pair = {pair: c for c, pairs in table.items() for pair in pairs.split()}
+        for i in range(gpus):
+            for j in range(i + 1, gpus):
+                c = by_pair.pop(f"{i}-{j}", rest)
+                if c is not None:
+                    out[f"GPU{i}", f"GPU{j}"] = c
+        if by_pair:
+            raise DescriptionError(f"expect: no such pair: {next(iter(by_pair))}")
+    for nic, row in expect.get("nics", {}).items():
+        cells = row.split()
+        if len(cells) != gpus:
+            raise DescriptionError(f"expect: {nic} has {len(cells)} cells for {gpus} GPUs")
+        out |= {(f"GPU{i}", nic): c for i, c in enumerate(cells)}
+    return out
