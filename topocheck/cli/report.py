@@ -49,7 +49,7 @@ def report(
     if smi_topo is not None:
         from topocheck.cli.smi import smi_report
 
-        common.emit(smi_report(smi_topo, format_), output)
+        common.emit(smi_report(smi_topo, format_, common.style(output, no_color, width)), output)
         return
     from topocheck.pipeline import build_report
 

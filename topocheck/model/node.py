@@ -8,6 +8,7 @@ from topocheck.model.base import ABSENT, Missing, ProbeStatus
 from topocheck.model.gpu import CudaFacts, NvmlFacts
 from topocheck.model.net import NetFacts
 from topocheck.model.pci import PciDevice
+from topocheck.model.smi import SmiFacts
 from topocheck.model.system import Limits, NumaFacts, SettingFacts, SoftwareFacts, SystemFacts
 
 
@@ -31,6 +32,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = msgspec.field(default_factory=Limits)
     settings: SettingFacts = msgspec.field(default_factory=SettingFacts)
     software: SoftwareFacts = msgspec.field(default_factory=SoftwareFacts)
-    smi_topo: str | Missing = ABSENT
-    """Text of `nvidia-smi topo -m` where the run was asked for a cross-check."""
+    smi_topo: SmiFacts = msgspec.field(default_factory=SmiFacts)
+    """What nvidia-smi printed, where the run was asked for a cross-check."""
     probes: tuple[ProbeStatus, ...] = ()

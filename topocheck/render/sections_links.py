@@ -84,7 +84,7 @@ def matrix(report: Report, page: Page) -> None:
     )
     if aliases:
         page.text("; ".join(f"{alias} {n.label}" for n, alias in zip(topology.nics, aliases.values(), strict=True)))
-    for near in topology.nearest_nics:
+    for near in topology.nearest_nics if topology.nics else ():
         gpu = next(g for g in topology.gpus if g.address == near.gpu)
         names = ", ".join(n.label for n in topology.nics if n.address in near.nics)
         page.pair(f"nearest {gpu.label}", f"{names or 'none'} ({text_of(near.class_)})")

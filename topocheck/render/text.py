@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import topocheck
-from topocheck.model.base import Finding, Missing, State, known
+from topocheck.model.base import Finding, Missing, Reason, State, known
 from topocheck.render import sections_host, sections_links
 from topocheck.render.page import Page, Style, clean
 from topocheck.render.words import STATE_MARKS, STATE_STYLES, gpu_connection, plural
@@ -40,7 +40,8 @@ def summary(report: Report, page: Page) -> None:
     source = "" if node.source == "live" else f" (recording {node.source})"
     page.line((f"topocheck {topocheck.__version__}: {host}{source}", "bold"), f"  {node.taken_at}")
     page.blank()
-    page.pair("machine", _machine(report))
+    if machine := _machine(report):
+        page.pair("machine", machine)
     page.pair("GPUs", _gpus(report))
     if topology.accelerators:
         models = Counter(f"{g.vendor} {_or(g.name, 'accelerator')}" for g in topology.accelerators)
@@ -49,13 +50,15 @@ def summary(report: Report, page: Page) -> None:
     page.pair("NICs", _nics(report))
     if len(topology.gpus) > 1:
         page.pair("GPU wiring", gpu_connection(topology))
+    if report.gpudirect.p2p:
         page.pair("GPUDirect P2P", _verdicts([v.verdict.value for v in report.gpudirect.p2p]))
     if report.gpudirect.rdma:
         page.pair("GPUDirect RDMA", _verdicts([v.verdict.value for v in report.gpudirect.rdma]))
     for b in report.backends:
         if b.fits == "best":
             page.pair("backend", f"{b.name}: {b.why}")
-    findings(report, page)
+    if report.results:
+        findings(report, page)
 
 
 def findings(report: Report, page: Page) -> None:
@@ -97,6 +100,8 @@ def finding(f: Finding, page: Page) -> None:
 def _machine(report: Report) -> str:
     system, numa = report.node.system, report.node.numa
     nodes = len(numa.nodes) if known(numa.nodes) else 0
+    if isinstance(system.kernel_release, Missing) and isinstance(system.cpu_vendor, Missing):
+        return ""
     parts = [_or(system.cpu_model_name, _or(system.cpu_vendor, "CPU unknown"))]
     if known(numa.sockets):
         parts.append(plural(numa.sockets, "socket"))
@@ -105,7 +110,10 @@ def _machine(report: Report) -> str:
     product = " ".join(p for p in (_or(system.dmi_vendor, ""), _or(system.dmi_product, "")) if p)
     if product:
         parts.append(product)
-    parts.append(f"{system.hypervisor} guest" if known(system.hypervisor) else "no hypervisor seen")
+    if known(system.hypervisor):
+        parts.append(f"{system.hypervisor} guest")
+    elif system.hypervisor.reason is Reason.ABSENT:
+        parts.append("no hypervisor seen")
     if known(system.container):
         parts.append(f"in a container ({system.container})")
     return ", ".join(parts)
@@ -123,7 +131,9 @@ def _gpus(report: Report) -> str:
             f" {report.node.system.nvidia_module_flavor}" if known(report.node.system.nvidia_module_flavor) else ""
         )
         return f"{text}, driver {nvml.driver_version}{flavour}, CUDA {_or(nvml.cuda_version, 'unknown')}"
-    return f"{text}; NVML not available ({nvml.error or _reason(nvml.driver_version)})"
+    if report.node.probes:
+        return f"{text}; NVML not available ({nvml.error or _reason(nvml.driver_version)})"
+    return text
 
 
 def _nics(report: Report) -> str:
@@ -136,10 +146,11 @@ def _nics(report: Report) -> str:
     kinds: Counter[str] = Counter()
     for n in topology.nics:
         port = n.rdma.ports[0] if n.rdma and n.rdma.ports else None
-        rate = f"{port.rate_gbit_s:g} Gb/s {_or(port.link_layer, '')}" if port and known(port.rate_gbit_s) else "?"
-        state = _or(port.state, "state unknown") if port else "no port"
-        kinds[f"{rate} {state}"] += 1
-    return f"{len(topology.nics)}: " + ", ".join(f"{n} x {k}" for k, n in kinds.most_common())
+        if port is not None:
+            rate = f"{port.rate_gbit_s:g} Gb/s {_or(port.link_layer, '')}" if known(port.rate_gbit_s) else "? Gb/s"
+            kinds[f"{rate} {_or(port.state, 'state unknown')}"] += 1
+    listed = ", ".join(f"{n} x {k}" for k, n in kinds.most_common())
+    return f"{len(topology.nics)}: {listed}" if listed else str(len(topology.nics))
 
 
 def _verdicts(verdicts: list[str]) -> str:

@@ -1,0 +1,78 @@
+"""`topocheck report --smi-topo`: read a matrix that somebody pasted in a ticket."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+import topocheck
+from topocheck.gpudirect.types import GpuDirect, P2pVerdict
+from topocheck.host.base import Host, RecordedBackend
+from topocheck.model.base import InputError
+from topocheck.model.smi import SmiMatrix
+from topocheck.nccl.types import NcclView
+from topocheck.pipeline import Report, read_node
+from topocheck.probes.smi_topo import SmiTopoError, parse_matrix
+from topocheck.render.page import Style
+from topocheck.topology.from_smi import NOT_TOLD, p2p_codes, p2p_reasons, topology_of
+
+LIMIT_BYTES = 4 << 20
+SECTIONS = ("summary", "matrix", "p2p")
+
+
+def smi_report(path: Path, format_: str, style: Style) -> str:
+    """Return the report of a pasted matrix; warnings about the text go to standard error.
+
+    Raises:
+        InputError: the file cannot be read, or holds no matrix.
+    """
+    name = "standard input" if str(path) == "-" else str(path)
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(LIMIT_BYTES + 1)
+        else:
+            with path.open("rb") as f:
+                data = f.read(LIMIT_BYTES + 1)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read: {e.strerror}") from e
+    if len(data) > LIMIT_BYTES:
+        raise InputError(f"{name}: larger than {LIMIT_BYTES >> 20} MiB; expected the text of nvidia-smi topo")
+    try:
+        matrix = parse_matrix(data.decode("utf-8", "replace"))
+    except SmiTopoError as e:
+        raise InputError(f"{name}: {e}") from e
+    for w in matrix.warnings:
+        print(f"topocheck: {name}: {w}", file=sys.stderr)
+    result = report_of(matrix, name)
+    if format_ == "json":
+        from topocheck.render import document
+
+        return document.encode(document.report_document(result, topocheck.__version__))
+    if format_ == "markdown":
+        from topocheck.render.markdown import report_markdown
+
+        return report_markdown(result, SECTIONS)
+    from topocheck.render.text import report_text
+
+    return report_text(result, SECTIONS, style)
+
+
+def report_of(matrix: SmiMatrix, name: str) -> Report:
+    """Return the report that a matrix alone can give."""
+    # Every probe finds an empty recording, so each fact says for itself that the text did not tell it.
+    source = f"nvidia-smi topo text: {name}"
+    topology = topology_of(matrix)
+    verdicts = []
+    for (a, b), codes in sorted(p2p_codes(matrix).items()):
+        verdict, steps = p2p_reasons(codes)
+        nvlink = any(p.nvlinks for p in topology.paths if (p.from_, p.to) == (a, b))
+        road = "none" if verdict.value == "no" else "nvlink" if nvlink else "pcie"
+        verdicts.append(P2pVerdict(from_=a, to=b, from_label=a, to_label=b, verdict=verdict, road=road, reasons=steps))
+    return Report(
+        node=msgspec.structs.replace(read_node(Host(RecordedBackend({}), source)), probes=()),
+        topology=topology,
+        gpudirect=GpuDirect(p2p=tuple(verdicts)),
+        nccl=NcclView(version=NOT_TOLD),
+    )

@@ -1,0 +1,119 @@
+"""A topology from a matrix that somebody pasted: labels for addresses, and nothing that the text does not say."""
+
+from __future__ import annotations
+
+from topocheck.model.address import parse_cpulist
+from topocheck.model.base import Missing, Reason, ReasonStep, Verdict
+from topocheck.model.smi import SmiMatrix
+from topocheck.topology.types import Gpu, NearestNics, Nic, Path, PathClass, Topology
+
+NOT_TOLD = Missing(Reason.NOT_RECORDED, "the matrix does not say")
+_ORDER = [c.value for c in PathClass]
+
+P2P_CODES = {
+    "CNS": "chipset not supported: the driver's table of chipsets does not list this host bridge",
+    "GNS": "GPU not supported: this product has no peer access with this driver",
+    "TNS": "topology not supported: these two are joined in a way the driver does not support",
+    "DR": "disabled by a registry key of the driver",
+    "NS": "not supported",
+    "U": "unknown to the driver",
+}
+"""Codes of `nvidia-smi topo -p2p`, as its legend and NVML's nvmlGpuP2PStatus_t spell them."""
+
+
+def is_gpu(label: str) -> bool:
+    """Tell whether a label of the matrix is a GPU (`GPU0`); every other one is a NIC."""
+    return label.startswith("GPU") and label[3:].isdigit()
+
+
+def topology_of(matrix: SmiMatrix) -> Topology:
+    """Return the topology that a matrix tells. Addresses are the labels of its rows; NICs bear their legend names."""
+    labels = list(dict.fromkeys((*matrix.rows, *matrix.columns)))
+    gpus = tuple(_gpu(matrix, label) for label in labels if is_gpu(label))
+    nics = tuple(
+        Nic(address=label, label=matrix.device_name(label), cpu_node=NOT_TOLD) for label in labels if not is_gpu(label)
+    )
+    paths = tuple(_path(matrix, g.address, x.address, x.label) for g in gpus for x in (*gpus, *nics) if x is not g)
+    return Topology(gpus=gpus, nics=nics, paths=paths, nearest_nics=tuple(_nearest(matrix, g, nics) for g in gpus))
+
+
+def p2p_codes(matrix: SmiMatrix) -> dict[tuple[str, str], dict[str, str]]:
+    """Return (from, to) -> capability letter -> code, from all P2P tables of the text."""
+    codes: dict[tuple[str, str], dict[str, str]] = {}
+    for table in matrix.p2p:
+        for row, cells in table.codes.items():
+            for column, code in cells.items():
+                for letter in table.capability or "?":
+                    codes.setdefault((row, column), {})[letter] = code
+    return codes
+
+
+def p2p_reasons(codes: dict[str, str]) -> tuple[Verdict, tuple[ReasonStep, ...]]:
+    """Return the verdict that the codes of one pair give, with a reason for each capability told."""
+    words = {"r": "read", "w": "write", "n": "NVLink", "a": "atomics", "p": "PCIe", "?": "a capability not named"}
+    judged = [codes[c] for c in ("r", "w", "?") if c in codes]
+    if not judged or "U" in judged:
+        verdict = Verdict.UNKNOWN
+    else:
+        verdict = Verdict.YES if all(c == "OK" for c in judged) else Verdict.NO
+    steps = tuple(
+        ReasonStep(
+            f"nvidia-smi says {code} for {words.get(letter, letter)}"
+            + (f" ({P2P_CODES[code]})" if code in P2P_CODES else ""),
+            "info" if letter in "nap" else ("yes" if code == "OK" else "no"),
+        )
+        for letter, code in codes.items()
+    )
+    return verdict, steps
+
+
+def _gpu(matrix: SmiMatrix, label: str) -> Gpu:
+    numa = matrix.numa_affinity.get(label, "")
+    own = matrix.gpu_numa_id.get(label, "")
+    return Gpu(
+        address=label,
+        label=label,
+        vendor="NVIDIA",
+        uuid=NOT_TOLD,
+        name=NOT_TOLD,
+        index=int(label[3:]),
+        cpu_node=_first_node(numa),
+        memory_node=int(own) if own.isdigit() else NOT_TOLD,
+        cpu_affinity=matrix.cpu_affinity.get(label, NOT_TOLD),
+    )
+
+
+def _first_node(text: str) -> int | Missing:
+    """Return the CPU node of a NUMA affinity cell: the first number; coherent machines list memory nodes after it."""
+    try:
+        nodes = parse_cpulist(text)
+    except ValueError:
+        return NOT_TOLD
+    return min(nodes) if nodes else NOT_TOLD
+
+
+def _path(matrix: SmiMatrix, a: str, b: str, b_label: str) -> Path:
+    cls = matrix.class_of(a, b) or matrix.class_of(b, a)
+    pcie = matrix.pcie_cells.get(a, {}).get(b)
+    nvlinks = int(cls[2:]) if cls and cls.startswith("NV") and cls[2:].isdigit() else 0
+    if pcie is None and cls and not nvlinks:
+        pcie = cls
+    return Path(
+        from_=a,
+        to=b,
+        from_label=a,
+        to_label=b_label,
+        class_=cls or Missing(Reason.UNPARSABLE, "the text lost this cell"),
+        pcie_class=pcie or NOT_TOLD,
+        nvlinks=nvlinks,
+        theoretical_gb_s=NOT_TOLD,
+    )
+
+
+def _nearest(matrix: SmiMatrix, gpu: Gpu, nics: tuple[Nic, ...]) -> NearestNics:
+    classes = {n.address: matrix.class_of(gpu.address, n.address) for n in nics}
+    told = [c for c in classes.values() if c in _ORDER]
+    if not told:
+        return NearestNics(gpu=gpu.address, nics=(), class_=NOT_TOLD)
+    best = min(told, key=_ORDER.index)
+    return NearestNics(gpu=gpu.address, nics=tuple(a for a, c in classes.items() if c == best), class_=best)
