@@ -41,7 +41,9 @@ class SystemFacts(Fact, frozen=True, kw_only=True):
     Attributes:
         kernel_options: only the options of the command line that matter here (`iommu=pt`).
         iommu_devices: names under /sys/class/iommu.
-        iommu_group_types: type (`identity`, `DMA`, `DMA-FQ`) -> number of groups.
+        iommu_groups: number of groups; 0 where the kernel has IOMMU support and none is in use.
+        iommu_group_types: type (`identity`, `DMA`, `DMA-FQ`) -> number of groups, of at most 64 looked at.
+        kernel_config: build options of the running kernel that matter (`CONFIG_PCI_P2PDMA` -> `y`), where readable.
         hypervisor: vendor word (`KVM`, `VMware`, `Xen`, `Microsoft`, `unknown`); Missing(absent) on bare metal.
         container: docker, podman, kubernetes, singularity, lxc, gvisor...; Missing(absent) outside one.
         modules: module -> version (empty text where the module states none); from /proc/modules and /sys/module.
@@ -69,9 +71,11 @@ class SystemFacts(Fact, frozen=True, kw_only=True):
     dmi_product: str | Missing = ABSENT
     container: str | Missing = ABSENT
     iommu_devices: tuple[str, ...] | Missing = ABSENT
+    iommu_groups: int | Missing = ABSENT
     iommu_group_types: dict[str, int] = msgspec.field(default_factory=dict)
+    kernel_config: dict[str, str] = msgspec.field(default_factory=dict)
     modules: dict[str, str] = msgspec.field(default_factory=dict)
-    loaded_modules: dict[str, int] = msgspec.field(default_factory=dict)
+    loaded_modules: dict[str, int | Missing] = msgspec.field(default_factory=dict)
     nvidia_module_flavor: str | Missing = ABSENT
     nvidia_module_version: str | Missing = ABSENT
     nvidia_params: dict[str, str] = msgspec.field(default_factory=dict)
@@ -83,13 +87,17 @@ class SystemFacts(Fact, frozen=True, kw_only=True):
     remove_ipc: str | Missing = ABSENT
     nvidia_gpu_minors: dict[str, int] = msgspec.field(default_factory=dict)
     """PCI address -> minor of /dev/nvidiaN, from /proc/driver/nvidia/gpus."""
+    nvidia_gpus_excluded: tuple[str, ...] = ()
+    """Addresses of GPUs that the driver was told to leave alone (`GPU Excluded: Yes`)."""
+    services: dict[str, str] = msgspec.field(default_factory=dict)
+    """Unit -> systemd's state (`active`, `inactive`, `failed`), `not-found` where there is no such unit."""
 
 
 class Limits(Fact, frozen=True, kw_only=True):
     """Limits of this process. -1 never appears: an unlimited value is `unlimited` in the *_text twin.
 
     Attributes:
-        memlock_bytes, nofile, stack_bytes: soft limit; None means unlimited.
+        memlock_bytes, nofile, stack_bytes, nproc: soft limit; None means unlimited.
         shm_total_bytes, shm_free_bytes: of /dev/shm.
         shm_leftovers: (file name, size in bytes, owner uid, age in seconds) of `/dev/shm/nccl-*` files.
         capabilities: names of the capabilities in the effective set that matter (SYS_NICE, IPC_LOCK, SYS_ADMIN).
@@ -99,10 +107,12 @@ class Limits(Fact, frozen=True, kw_only=True):
     memlock_bytes: int | Missing | None = ABSENT
     nofile: int | Missing | None = ABSENT
     stack_bytes: int | Missing | None = ABSENT
+    nproc: int | Missing | None = ABSENT
     shm_total_bytes: int | Missing = ABSENT
     shm_free_bytes: int | Missing = ABSENT
     shm_device: int | Missing = ABSENT
     shm_leftovers: tuple[tuple[str, int, int, int], ...] | Missing = ABSENT
+    shm_leftovers_unlisted: int = 0
     capabilities: tuple[str, ...] | Missing = ABSENT
     seccomp: int | Missing = ABSENT
     memory_max_bytes: int | Missing | None = ABSENT

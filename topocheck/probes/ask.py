@@ -15,15 +15,19 @@ NOT_ASKED = Missing(Reason.NOT_RECORDED, "not asked of this class of device")
 
 
 class Folder:
-    """Files of one folder; each answer is kept in `raw` under the file's name, so that a fact can quote it."""
+    """Files of one folder; each answer is kept in `raw` under the file's name, so that a fact can quote it.
+
+    Where `raw` is given, it is a fact's of other sources too, and names are kept with the whole path.
+    """
 
     def __init__(self, host: Host, path: str, raw: dict[str, str] | None = None) -> None:
         self.host = host
         self.path = path
         self.raw: dict[str, str] = {} if raw is None else raw
+        self._prefix = "" if raw is None else f"{path}/"
 
     def _keep(self, name: str, error: HostError) -> Missing:
-        self.raw[name] = f"!{error.reason.value}: {error.detail}"
+        self.raw[self._prefix + name] = f"!{error.missing()}"
         return error.missing()
 
     def text(self, name: str) -> str | Missing:
@@ -32,7 +36,7 @@ class Folder:
             value = self.host.read_text(f"{self.path}/{name}").strip("\0 \t\r\n")
         except HostError as e:
             return self._keep(name, e)
-        self.raw[name] = value
+        self.raw[self._prefix + name] = value
         return value
 
     def value(self, name: str, parse: Callable[[str], T | Missing]) -> T | Missing:
@@ -46,7 +50,7 @@ class Folder:
             target = posixpath.basename(self.host.readlink(f"{self.path}/{name}").rstrip("/"))
         except HostError as e:
             return self._keep(name, e)
-        self.raw[name] = target
+        self.raw[self._prefix + name] = target
         return target
 
 

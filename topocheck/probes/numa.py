@@ -10,10 +10,11 @@ import re
 
 from topocheck.host.base import Host, HostError
 from topocheck.model.address import format_cpulist, parse_cpulist
-from topocheck.model.base import Missing, Reason, unparsable
+from topocheck.model.base import Missing, Reason, unparsable, value_or
 from topocheck.model.system import NumaFacts, NumaNode
 from topocheck.probes import cgroup
-from topocheck.probes.ask import Folder, parse_int
+from topocheck.probes.ask import Folder, parse_int, text_or_missing
+from topocheck.probes.cpuinfo import CPUINFO_BYTES, parse_cpuinfo
 
 NODES = "/sys/devices/system/node"
 CPUS = "/sys/devices/system/cpu"
@@ -49,31 +50,28 @@ def parse_status(lines: list[str]) -> dict[str, str]:
 
 def read(host: Host) -> NumaFacts:
     """Return the NUMA nodes and sockets of this machine, and this process's share of them."""
-    nodes = Folder(host, NODES)
+    raw: dict[str, str] = {}
+    nodes = Folder(host, NODES, raw)
     online = nodes.value("online", parse_list)
-    cpus = Folder(host, CPUS, nodes.raw)
-    online_cpus = cpus.text("online")  # shares `raw` with the nodes: kept under its own name below
-    nodes.raw["cpu/online"] = nodes.raw["online"]
-    if not isinstance(online, Missing):
-        nodes.raw["online"] = online
-    packages = _packages(host, parse_list(online_cpus) if isinstance(online_cpus, str) else online_cpus)
-    allowed = _status(host, nodes.raw)
+    online_cpus = Folder(host, CPUS, raw).value("online", parse_list)
+    packages = _packages(host, online_cpus)
+    allowed = _status(host, raw)
     groups = cgroup.read_groups(host)
     return NumaFacts(
-        source=NODES,
-        raw=nodes.raw,
+        source="",
+        raw=raw,
         nodes=tuple(_node(host, n) for n in sorted(parse_cpulist(online))) if isinstance(online, str) else online,
         online_nodes=online,
         has_cpu=nodes.value("has_cpu", parse_list),
         has_memory=nodes.value("has_memory", parse_list),
-        online_cpus=parse_list(online_cpus) if isinstance(online_cpus, str) else online_cpus,
+        online_cpus=online_cpus,
         sockets=len(packages) if packages else Missing(Reason.ABSENT, "no CPU tells its socket"),
         cores=_cores(host, packages),
         cpu_packages=packages,
         allowed_cpus=allowed.get("Cpus_allowed_list", Missing(Reason.ABSENT, "not in /proc/self/status")),
         allowed_mems=allowed.get("Mems_allowed_list", Missing(Reason.ABSENT, "not in /proc/self/status")),
-        cgroup_cpus=_cpuset(host, groups, "cpus", nodes.raw),
-        cgroup_mems=_cpuset(host, groups, "mems", nodes.raw),
+        cgroup_cpus=_cpuset(host, groups, "cpus", raw),
+        cgroup_mems=_cpuset(host, groups, "mems", raw),
     )
 
 
@@ -128,7 +126,13 @@ def _packages(host: Host, online: str | Missing) -> dict[str, str]:
 
 
 def _cores(host: Host, packages: dict[str, str]) -> int | Missing:
-    """Return the number of cores, from the size of the first core of each socket (sockets are of one kind)."""
+    """Return the number of cores: `cpu cores` of /proc/cpuinfo (x86 has it) for each socket.
+
+    Elsewhere from the number of threads of each socket's first core, as cores are of one kind there.
+    """
+    per_socket = parse_cpuinfo(value_or(text_or_missing(host, "/proc/cpuinfo", CPUINFO_BYTES), "")).get("cpu cores", "")
+    if packages and per_socket.isascii() and per_socket.isdigit():
+        return int(per_socket) * len(packages)
     total = 0
     for members in packages.values():
         cpus = parse_cpulist(members)
