@@ -52,7 +52,7 @@ def read_node(host: Host, probes: Sequence[Probe] = PROBES + OPTIONAL_PROBES) ->
     for p in probes:
         status = _recorded_status(host, p)
         try:
-            facts[p.name] = p.read(host)
+            facts[p.name] = p.read(_as_left(host, status))
         except HostError as e:
             if e.reason is Reason.NOT_RECORDED and p in OPTIONAL_PROBES:
                 continue
@@ -120,6 +120,14 @@ def _recorded_status(host: Host, probe: Probe) -> ProbeStatus:
         return host.probe_status(probe.name)
     except HostError:
         return ProbeStatus(name=probe.name, state="ok", ms=0.0)
+
+
+def _as_left(host: Host, status: ProbeStatus) -> Host:
+    """Return the host as a timed-out probe left it: what it never came to ask timed out too, by the same call."""
+    if status.state != "timed_out" or not isinstance(host.backend, RecordedBackend):
+        return host
+    unasked = HostError(Reason.TIMED_OUT, status.detail)
+    return Host(RecordedBackend(host.backend.answers, unasked), host.source)
 
 
 def _failed_state(error: HostError) -> str:

@@ -80,6 +80,7 @@ class Host:
     """
 
     def __init__(self, backend: Backend, source: str = "live") -> None:
+        self.backend = backend
         self._ask = backend.ask
         self.source = source
 
@@ -170,7 +171,7 @@ class Host:
 
     def probe_status(self, probe: str) -> ProbeStatus:
         """Return how a probe went when the machine was asked."""
-        return msgspec.convert(self._ask("probe", probe), ProbeStatus)
+        return msgspec.convert({"name": probe, **self._ask("probe", probe)}, ProbeStatus)
 
     def join(self, *parts: str) -> str:
         """Return a path from its parts."""
