@@ -158,7 +158,7 @@ class _Reader:
             return False
         label, rest, vocabulary, indent = found
         is_gpu = bool(_GPU.fullmatch(label))
-        if not is_gpu and (not self.rows or indent != self.indent):
+        if not is_gpu and (not self.rows or indent != self.indent or self._is_tail(label)):
             return False
         if any(r.label == label for r in self.rows):
             if not is_gpu:
@@ -171,6 +171,22 @@ class _Reader:
         self.rows.append(RawRow(line=n, label=label, vocabulary=vocabulary, parts=(rest,)))
         self.open = True
         return True
+
+    def _is_tail(self, word: str) -> bool:
+        """Tell whether a word that looks like a label ends a cell that a terminal cut off in the row before it."""
+        head = self.rows[-1].parts[-1].split(" ")[-1].split("\t")[-1] if self.open else ""
+        cells = _CELLS[self.rows[-1].vocabulary]
+        return bool(head) and not cells.fullmatch(head) and bool(cells.fullmatch(head + word))
+
+    def spoilt_row(self, n: int, line: str) -> None:
+        """Refuse a line in the midst of a table that starts as a GPU's row but goes on with an unknown word."""
+        words = line.split()
+        if self.open and len(words) > 2 and _GPU.fullmatch(words[0]):
+            cells = _CELLS[self.rows[-1].vocabulary]
+            if any(cells.fullmatch(w) for w in words[2:]):
+                raise SmiTopoError(
+                    n, f"{printable(words[1])} in row {words[0]} is no word of the matrix; expected X, NV#, PIX ... SYS"
+                )
 
     def other(self, line: str) -> None:
         stripped = line.strip()
@@ -222,6 +238,7 @@ def split_text(text: str) -> RawText:
     reader = _Reader()
     for n, line in enumerate(clean_lines(text), 1):
         if not reader.row(n, line):
+            reader.spoilt_row(n, line)
             reader.other(line)
     reader.close()
     return RawText(tables=tuple(reader.tables), legend=reader.legend, legend_words=frozenset(reader.words))
