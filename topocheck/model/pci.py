@@ -24,12 +24,16 @@ class PortType(enum.StrEnum):
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """One used line of `resource`: its line number, size and whether it is prefetchable memory."""
+    """One used line of `resource`: its line number, size and whether it is prefetchable memory.
+
+    `assigned` is False where the firmware and the kernel found no room for the BAR, which then does not work.
+    """
 
     line: int
     size_bytes: int
     prefetchable: bool
     is_64bit: bool
+    assigned: bool = True
 
 
 class AcsControl(msgspec.Struct, frozen=True):

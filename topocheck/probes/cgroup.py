@@ -1,7 +1,7 @@
 """Where this process's control group shows its files, for both versions of cgroups.
 
 `/proc/self/cgroup` has one line per hierarchy, `number:controllers:path` (cgroups(7)). Without a cgroup namespace
-a container sees the host's path there while only its own group is mounted, so the mount point itself is tried too.
+a container sees the host's path there while only its own group is mounted at the mount point.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from topocheck.host.base import Host, HostError
 from topocheck.model.base import ABSENT, Missing
 
 MOUNT = "/sys/fs/cgroup"
+_MAX_DEPTH = 16
 
 
 def parse_cgroup(text: str) -> dict[str, str]:
@@ -27,13 +28,24 @@ def parse_cgroup(text: str) -> dict[str, str]:
 
 
 def folders(groups: dict[str, str], controller: str) -> list[str]:
-    """Return the folders in which the files of a controller may be, the most likely first."""
-    out = []
+    """Return the folders that rule over this process for a controller: its own group first, then those above it.
+
+    A group where a controller is not enabled has no files of it and lives by those above, and a limit holds for
+    everything below, so the ancestors count. What is not mounted here simply gives no answer.
+    """
+    out: list[str] = []
     if controller in groups:  # version 1, one mount per controller
-        out += [f"{MOUNT}/{controller}{groups[controller].rstrip('/')}", f"{MOUNT}/{controller}"]
-    if "" in groups:
-        out += [f"{MOUNT}{groups[''].rstrip('/')}", MOUNT]
-    return list(dict.fromkeys(p for p in out if "/../" not in f"{p}/"))
+        out += _upwards(f"{MOUNT}/{controller}", groups[controller])
+    elif "" in groups:
+        out += _upwards(MOUNT, groups[""])
+    return out
+
+
+def _upwards(mount: str, path: str) -> list[str]:
+    parts = [p for p in path.split("/") if p]
+    if ".." in parts:  # the group lies outside of this cgroup namespace
+        return [mount]
+    return ["/".join((mount, *parts[:n])) for n in range(min(len(parts), _MAX_DEPTH), -1, -1)]
 
 
 def read_groups(host: Host) -> dict[str, str]:
@@ -53,3 +65,15 @@ def first_text(host: Host, paths: list[str]) -> tuple[str, str] | Missing:
         except HostError as e:
             why = why or e.missing()
     return why or ABSENT
+
+
+def all_texts(host: Host, paths: list[str]) -> dict[str, str] | Missing:
+    """Return path -> stripped text of every file that can be read; else why the first could not."""
+    out: dict[str, str] = {}
+    why: Missing | None = None
+    for path in paths:
+        try:
+            out[path] = host.read_text(path, 1 << 14).strip()
+        except HostError as e:
+            why = why or e.missing()
+    return out or why or ABSENT

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from topocheck.host.base import Host, HostError
 from topocheck.model.base import ABSENT, Missing, Reason, unparsable
 from topocheck.model.system import Limits
 from topocheck.probes import cgroup
+
+T = TypeVar("T")
 
 SHM = "/dev/shm"
 _MAX_LEFTOVERS = 1000
@@ -66,14 +70,14 @@ def read(host: Host) -> Limits:
     return Limits(
         source="",
         raw=raw,
-        **_resource_limits(host, raw),  # type: ignore[arg-type]
+        **_resource_limits(host, raw),
         shm_total_bytes=total,
         shm_free_bytes=free,
         shm_device=_device(host),
         shm_leftovers=leftovers,
         shm_leftovers_unlisted=others,
-        capabilities=status if isinstance(status, Missing) else _field(status, "CapEff", parse_capabilities),
-        seccomp=status if isinstance(status, Missing) else _field(status, "Seccomp", _number),
+        capabilities=_field(status, "CapEff", parse_capabilities),
+        seccomp=_field(status, "Seccomp", _number),
         memory_max_bytes=_memory_max(host, raw),
         uid=_uid(host),
     )
@@ -83,11 +87,13 @@ def _number(text: str) -> int | Missing:
     return int(text) if re.fullmatch(r"[0-9]{1,10}", text) else unparsable(text)
 
 
-def _field(status: dict[str, str], name: str, parse):  # type: ignore[no-untyped-def]
+def _field(status: dict[str, str] | Missing, name: str, parse: Callable[[str], T | Missing]) -> T | Missing:
+    if isinstance(status, Missing):
+        return status
     return parse(status[name]) if name in status else Missing(Reason.UNSUPPORTED, f"no {name} in /proc/self/status")
 
 
-def _resource_limits(host: Host, raw: dict[str, str]) -> dict[str, int | Missing | None]:
+def _resource_limits(host: Host, raw: dict[str, str]) -> dict[str, Any]:
     try:
         text = host.read_text("/proc/self/limits")
     except HostError as e:
@@ -160,12 +166,23 @@ def _seconds(host: Host) -> int:
 
 
 def _memory_max(host: Host, raw: dict[str, str]) -> int | Missing | None:
-    paths = cgroup.folders(cgroup.read_groups(host), "memory")
-    answer = cgroup.first_text(host, [f"{d}/{f}" for d in paths for f in ("memory.max", "memory.limit_in_bytes")])
-    if isinstance(answer, Missing):
-        return answer
-    raw[answer[0]] = answer[1]
-    return parse_memory_max(answer[1])
+    """Return the smallest limit of this process's group and those above it."""
+    name = "memory.limit_in_bytes" if "memory" in (groups := cgroup.read_groups(host)) else "memory.max"
+    answers = cgroup.all_texts(host, [f"{d}/{name}" for d in cgroup.folders(groups, "memory")])
+    if isinstance(answers, Missing):
+        return answers
+    smallest: int | Missing | None = None
+    for path, text in answers.items():
+        limit = parse_memory_max(text)
+        if isinstance(limit, int) and (not isinstance(smallest, int) or limit < smallest):
+            smallest = limit
+            raw[path] = text
+        elif isinstance(limit, Missing) and smallest is None:
+            smallest = limit
+    if smallest is None:
+        path = next(iter(answers))
+        raw[path] = answers[path]
+    return smallest
 
 
 def _uid(host: Host) -> int | Missing:

@@ -44,7 +44,7 @@ def parse_meminfo(lines: list[str]) -> dict[str, int]:
 
 
 def parse_status(lines: list[str]) -> dict[str, str]:
-    """Return name -> text of lines such as `Cpus_allowed_list:\t0-31`."""
+    """Return name -> text of `Name: value` lines of /proc/self/status."""
     return {name.strip(): value.strip() for name, sep, value in (line.partition(":") for line in lines) if sep}
 
 
@@ -157,7 +157,7 @@ def _status(host: Host, raw: dict[str, str]) -> dict[str, str]:
 
 
 def _cpuset(host: Host, groups: dict[str, str], what: str, raw: dict[str, str]) -> str | Missing:
-    files = (f"cpuset.{what}.effective", f"cpuset.effective_{what}", f"cpuset.{what}")  # versions 2, 1, old 1
+    files = (f"cpuset.effective_{what}", f"cpuset.{what}") if "cpuset" in groups else (f"cpuset.{what}.effective",)
     answer = cgroup.first_text(host, [f"{d}/{f}" for d in cgroup.folders(groups, "cpuset") for f in files])
     if isinstance(answer, Missing):
         return answer

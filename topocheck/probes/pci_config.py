@@ -80,7 +80,8 @@ FIELDS = tuple(f for f in ConfigFacts.__struct_fields__ if f != "config_bytes")
 
 def nothing(why: Missing) -> ConfigFacts:
     """Return the facts of a config space that was not read, each missing for the reason `why`."""
-    return ConfigFacts(**dict.fromkeys(FIELDS, why))
+    missing: dict[str, Any] = dict.fromkeys(FIELDS, why)
+    return ConfigFacts(**missing)
 
 
 def _u16(data: bytes, at: int) -> int:

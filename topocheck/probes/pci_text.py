@@ -20,7 +20,7 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}")
 _RESOURCE = re.compile(r"0x([0-9a-fA-F]{1,16}) 0x([0-9a-fA-F]{1,16}) 0x([0-9a-fA-F]{1,16})")
 
 _IORESOURCE_MEM, _IORESOURCE_PREFETCH, _IORESOURCE_MEM_64 = 0x200, 0x2000, 0x100000  # Linux include/linux/ioport.h
-_IORESOURCE_TYPES = 0x1F00
+_IORESOURCE_TYPES, _IORESOURCE_UNSET = 0x1F00, 0x20000000
 
 
 def parse_link_speed(text: str) -> float | Missing:
@@ -111,6 +111,7 @@ def parse_resource(text: str) -> tuple[Bar, ...] | Missing:
                 size_bytes=end - start + 1,
                 prefetchable=bool(flags & _IORESOURCE_PREFETCH and flags & _IORESOURCE_MEM),
                 is_64bit=bool(flags & _IORESOURCE_MEM_64),
+                assigned=not flags & _IORESOURCE_UNSET,
             )
         )
     if hidden and not bars:

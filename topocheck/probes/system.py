@@ -24,7 +24,7 @@ def read(host: Host) -> SystemFacts:
     raw: dict[str, str] = {}
     sysctl = Folder(host, "/proc/sys", raw)
     info = cpuinfo.parse_cpuinfo(value_or(text_or_missing(host, "/proc/cpuinfo", cpuinfo.CPUINFO_BYTES), ""))
-    release = sysctl.text("kernel/osrelease")
+    release = _release(host, sysctl)
     driver = nvidia_procfs.read_driver(host, raw)
     modules, loaded = read_modules(host, raw)
     imex = list_or_missing(host, "/dev/nvidia-caps-imex-channels")
@@ -76,7 +76,9 @@ def read_services(host: Host) -> dict[str, Any]:
     out: dict[str, Any] = {"services": states}
     state = states.get(SERVICES[0])
     if state:
-        out["fabric_manager"] = Missing(Reason.ABSENT, "no such unit") if state == "not-found" else state
+        out["fabric_manager"] = (
+            Missing(Reason.ABSENT, "no such unit; it may run in a container") if state == "not-found" else state
+        )
     return out
 
 
@@ -106,6 +108,15 @@ def _os_name(host: Host) -> str | Missing:
         if lines:
             return lines[-1].partition("=")[2].strip().strip("\"'")
     return ABSENT
+
+
+def _release(host: Host, sysctl: Folder) -> str | Missing:
+    """Return what `uname -r` says; /proc/version, which sandboxes and captures more often have, says it third."""
+    release = sysctl.text("kernel/osrelease")
+    if isinstance(release, Missing):
+        words = value_or(text_or_missing(host, "/proc/version"), "").split()
+        return words[2] if words[:2] == ["Linux", "version"] and len(words) > 2 else release
+    return release
 
 
 def _machine(sysctl: Folder, info: dict[str, str]) -> str | Missing:
@@ -165,7 +176,7 @@ def _platform(host: Host, info: dict[str, str], raw: dict[str, str]) -> dict[str
             is_x86="flags" in info,
             dmi_vendor=vendor,
             dmi_product=product,
-            hypervisor_type=text_or_missing(host, "/sys/hypervisor/type"),
+            hypervisor_type=_hypervisor_type(host),
             device_tree=text_or_missing(host, "/proc/device-tree/hypervisor/compatible"),
             cpuinfo=info,
             table=hypervisors.table(),
@@ -178,6 +189,14 @@ def _platform(host: Host, info: dict[str, str], raw: dict[str, str]) -> dict[str
             version=value_or(text_or_missing(host, "/proc/version"), ""),
         ),
     }
+
+
+def _hypervisor_type(host: Host) -> str | Missing:
+    """Return the word of /sys/hypervisor/type; Xen's own control domain drives the hardware, so it counts as bare."""
+    told = text_or_missing(host, "/sys/hypervisor/type")
+    if told == "xen" and "control_d" in value_or(text_or_missing(host, "/proc/xen/capabilities"), ""):
+        return Missing(Reason.ABSENT, "the control domain of Xen")
+    return told
 
 
 def _is_there(host: Host, path: str) -> bool:
@@ -237,7 +256,9 @@ def _service_by_cgroup(host: Host, service: str, raw: dict[str, str]) -> str | M
         if isinstance(pids, str):
             raw[path] = f"{len(pids.split())} processes"
             return "active" if pids.strip() else "inactive"
-    return Missing(Reason.NOT_VISIBLE_HERE, "no control group of that service is to be seen")
+    if isinstance(list_or_missing(host, f"{cgroup.MOUNT}/system.slice"), Missing):
+        return Missing(Reason.NOT_VISIBLE_HERE, "control groups of services are not to be seen from here")
+    return Missing(Reason.ABSENT, "does not run as a service of this system (it may run in a container)")
 
 
 def _remove_ipc(host: Host, raw: dict[str, str]) -> str | Missing:
