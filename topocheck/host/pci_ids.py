@@ -7,6 +7,7 @@ and the classes at the end begin with `C `. https://github.com/pciutils/pciids
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from topocheck.host.base import HostError
@@ -19,6 +20,8 @@ PATHS = (
     "/var/lib/pciutils/pci.ids",
 )
 
+_NEXT_VENDOR = re.compile(rb"\n[^\t#\n]")
+
 
 def find_names(data: bytes, ids: Iterable[str]) -> dict[str, list[str | None]]:
     """Return id (`10de:2330`) -> [vendor name, device name], None for a name that the list does not hold.
@@ -27,32 +30,31 @@ def find_names(data: bytes, ids: Iterable[str]) -> dict[str, list[str | None]]:
     that is not of the form `vvvv:dddd` gets two Nones. Never raises.
     """
     out: dict[str, list[str | None]] = {}
-    blocks: dict[str, tuple[str | None, bytes]] = {}
-    for key in ids:
-        vendor, _, device = key.lower().partition(":")
-        if vendor not in blocks:
-            blocks[vendor] = _vendor(data, vendor)
-        name, block = blocks[vendor]
+    vendor, name, block, at = "", None, b"", 0
+    for key in sorted(ids):  # the list is sorted too, so that one pass over it finds every vendor
+        now, _, device = key.lower().partition(":")
+        if now != vendor or not out:
+            vendor = now
+            name, block, at = _vendor(data, vendor, at)
         out[key] = [name, _entry(block, b"\n\t" + device.encode("ascii", "replace") + b"  ")]
     return out
 
 
-def _vendor(data: bytes, vendor: str) -> tuple[str | None, bytes]:
-    """Return the name of a vendor and the lines below it."""
+def _vendor(data: bytes, vendor: str, at: int) -> tuple[str | None, bytes, int]:
+    """Return the name of a vendor, its lines, and where they begin; looks from `at` on, then from the beginning."""
     if len(vendor) != 4 or not vendor.isalnum() or not vendor.isascii():
-        return None, b""
-    head = b"\n" + vendor.encode() + b"  "
-    start = 0 if data.startswith(head[1:]) else data.find(head) + 1
-    if start == 0 and not data.startswith(head[1:]):
-        return None, b""
-    end = start
-    while True:
-        end = data.find(b"\n", end + 1)
-        if end < 0 or data[end + 1 : end + 2] not in (b"\t", b"#", b""):
-            break
-    block = data[start : end if end >= 0 else len(data)]
+        return None, b"", at
+    head = vendor.encode() + b"  "
+    if data.startswith(head):
+        start = 0
+    else:
+        start = data.find(b"\n" + head, at) + 1 or data.find(b"\n" + head, 0, at + len(head)) + 1
+        if start == 0:
+            return None, b"", at
+    following = _NEXT_VENDOR.search(data, start)
+    block = data[start : following.start() if following else len(data)]
     name = block.split(b"\n", 1)[0][6:].decode("utf-8", "replace").strip()
-    return name or None, block
+    return name or None, block, max(0, start - 1)
 
 
 def _entry(block: bytes, head: bytes) -> str | None:
