@@ -179,10 +179,10 @@ def _copy_rows(
     kept: dict[str, CopyRow] = {}
     for row in sorted(rows, key=lambda r: order[r.group]):
         kept.setdefault(row.id, row)
-    for g in gpus:
-        if g.nvml is not None and g.nvml.mig_current is True:
-            left_out.append((g.label, "MIG is on: instances have no P2P, so only copies with the host are measured"))
-    no_p2p = {g.address for g in gpus if g.nvml is not None and g.nvml.mig_current is True}
+    split = [g for g in gpus if g.nvml is not None and g.nvml.mig_current is True]
+    why = "MIG is on: instances have no P2P, so only copies with the host are measured"
+    left_out += [(g.label, why) for g in split]
+    no_p2p = {g.address for g in split}
     return [
         r
         for r in kept.values()
@@ -315,7 +315,9 @@ class RowMaker:
             )
             for g in gpus
         )
-        return self._row(f"{kind}:{self.size}:driver", kind, "driver", ts, 20.0, direction="aggregate")
+        # Each GPU has a pinned buffer of its own here; all together hold at most 1 GiB.
+        size = min(self.size, max(16 * MIB, 1 << ((1 << 30) // len(gpus)).bit_length() - 1))
+        return self._row(f"{kind}:{size}:driver", kind, "driver", ts, 20.0, direction="aggregate", size=size)
 
     def p2p(self, a: Gpu, b: Gpu, issuer: str, group: str, size: int | None = None) -> CopyRow:
         """Return one ordered pair, push (`issuer` source) or pull (`issuer` destination)."""

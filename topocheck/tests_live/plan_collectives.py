@@ -19,7 +19,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 SIZES: dict[tuple[str, str], tuple[int, ...]] = {
     ("quick", "nccl"): (64 * KIB, 256 * MIB),
-    ("standard", "nccl"): tuple(KIB << 3 * n for n in range(6)) + (256 * MIB, 1024 * MIB),
+    ("standard", "nccl"): (*tuple(KIB << 3 * n for n in range(6)), 256 * MIB, 1024 * MIB),
     ("full", "nccl"): tuple(KIB << n for n in range(22)),
     ("quick", "gloo"): tuple(KIB << 2 * n for n in range(7)),
     ("standard", "gloo"): tuple(KIB << 2 * n for n in range(8)),

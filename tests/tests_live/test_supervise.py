@@ -1,0 +1,134 @@
+"""Children that work, fail, crash, hang, and what the parent makes of it. The engine moves host memory for real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from topocheck.model.measurement import Measurement, NotMeasured
+from topocheck.tests_live.rows import HOST, CopyRow, Transfer
+from topocheck.tests_live.supervise import Process, run_group, start_child
+
+FAULTY = "tests.tests_live.faulty_child"
+MIB = 1 << 20
+
+
+def row(name: str, size: int = 4 * MIB, **more: object) -> CopyRow:
+    t = Transfer(source=HOST, destination=HOST, issuer=HOST)
+    fields = {"samples_min": 2, "samples_max": 2, "copies": 2, "warm_ups": 1, "budget_s": 0.1} | more
+    return CopyRow(id=name, kind="host_memory", group="host", transfers=(t,), size_bytes=size, **fields)  # type: ignore[arg-type]
+
+
+def run(*rows: CopyRow, module: str = FAULTY) -> dict[str, Measurement | NotMeasured]:
+    seen: list[str] = []
+    results = list(run_group("host", rows, (), listen=lambda k, r, t: seen.append(k), module=module))
+    assert len({r.id for r in results}) == len(results), "each row is settled once"
+    assert "row" in seen
+    return {r.id: r for r in results}
+
+
+def test_real_engine_measures_and_verifies() -> None:
+    result = run(row("plain", 8 * MIB), module="topocheck.tests_live.child")["plain"]
+    assert isinstance(result, Measurement)
+    assert result.verified is True
+    assert result.wrong == ""
+    assert len(result.samples) == 2
+    assert result.bandwidth_gb_s == result.median > 0.05
+    assert result.engine == "host"
+    assert result.iterations == 2
+
+
+def test_one_flipped_byte_is_found_and_placed() -> None:
+    results = run(row("a"), row("flip"), row("b"))
+    wrong = results["flip"]
+    assert isinstance(wrong, Measurement)
+    assert wrong.verified is False
+    assert "1 of 4194304 bytes are wrong; the first at offset 3000001" in wrong.wrong
+    assert all(isinstance(results[n], Measurement) and results[n].verified for n in "ab")  # type: ignore[union-attr]
+
+
+def test_a_row_that_raises_loses_only_itself() -> None:
+    results = run(row("raise"), row("refuse"), row("after"))
+    assert isinstance(results["raise"], NotMeasured)
+    assert "cuMemAlloc said no" in results["raise"].reason
+    assert results["raise"].required
+    refused = results["refuse"]
+    assert isinstance(refused, NotMeasured)
+    assert refused.reason == "this device cannot"
+    assert not refused.required
+    assert isinstance(results["after"], Measurement)
+
+
+def test_a_crash_loses_only_its_row_and_names_the_signal() -> None:
+    results = run(row("before"), row("crash"), row("after"))
+    crashed = results["crash"]
+    assert isinstance(crashed, NotMeasured)
+    assert "SIGABRT" in crashed.reason
+    assert crashed.required
+    assert isinstance(results["before"], Measurement)
+    assert isinstance(results["after"], Measurement)
+
+
+def test_a_hang_ends_and_names_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topocheck.tests_live.supervise.row_deadline_s", lambda r: 0.8 if "hang" in r.id else 30.0)
+    results = run(row("hang"), row("after"))
+    hung = results["hang"]
+    assert isinstance(hung, NotMeasured)
+    assert "hung in sample 1" in hung.reason
+    assert hung.required
+    assert "faulty_child.py" in hung.next_step
+    # The rows after it move host memory only, which no device's hang spoils.
+    assert isinstance(results["after"], Measurement)
+
+
+def test_a_stopped_child_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = start_child("host", FAULTY)
+    os.kill(child.process.pid, signal.SIGSTOP)
+    listen = lambda *a: None  # noqa: E731
+    results = list(run_group("host", (row("x"),), (), listen=listen, child=child, module=FAULTY, start_deadline_s=0.7))
+    assert isinstance(results[0], NotMeasured)
+    assert "start of the host engine did not come back" in results[0].reason
+    assert child.process.poll() is not None
+
+
+def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys,time\n"
+        "from topocheck.tests_live.supervise import start_child\n"
+        "c = start_child('host'); print(c.process.pid, flush=True); time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    time.sleep(1.0)  # until the child has asked the kernel to end with its parent
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(50):
+        if not _runs(pid):
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the child outlived its parent")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_events_that_come_in_pieces_are_joined() -> None:
+    code = "import os,sys,time; w=lambda b: (os.write(int(sys.argv[1]), b), time.sleep(.05)); w(b'{\"a\"'); w(b':1}\\n{\"a\":2}\\n')"
+    p = Process([sys.executable, "-c", code, "{fd}"])
+    try:
+        assert [p.event(time.monotonic() + 10) for _ in range(3)] == [{"a": 1}, {"a": 2}, None]
+    finally:
+        assert p.end()
