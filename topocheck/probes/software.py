@@ -42,7 +42,7 @@ NCCL_LINKS = (
 )
 SLURM_CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
 
-_METADATA = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*?)-(\d[^-/]*)\.(?:dist-info|egg-info)")
+_METADATA = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*?)-(\d[^-/]*)(?:-py[\d.]+)?\.(?:dist-info|egg-info)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)+[\w.+\-]*")
 _OPEN_MPI = re.compile(r"\((?:Open MPI|OpenRTE)\)\s+(\S+)")
 _INTEL_MPI = re.compile(r"Intel\(R\) MPI Library.*?Version\s+(\S+)(?:\s+Update\s+(\d+))?", re.DOTALL)
@@ -57,7 +57,7 @@ def parse_distributions(names: Iterable[str]) -> dict[str, dict[str, str]]:
         if m := _METADATA.fullmatch(name):
             distribution = re.sub(r"[-_.]+", "_", m[1]).lower()
             if distribution in DISTRIBUTIONS:
-                found.setdefault(DISTRIBUTIONS[distribution], {})[distribution] = m[2].split("-py")[0]
+                found.setdefault(DISTRIBUTIONS[distribution], {})[distribution] = m[2]
     return found
 
 
