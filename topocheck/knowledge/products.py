@@ -128,3 +128,19 @@ def efficiency(kind: str, variant: str) -> Efficiency | None:
 def expected_bandwidth(product: str) -> tuple[dict[str, str], ...]:
     """Return the public measurements for a product's boards (`data/expected_bandwidth.tsv`), as text cells."""
     return tuple(r for r in rows("expected_bandwidth") if r["product"] == product)
+
+
+@functools.cache
+def p2p_code(code: str) -> tuple[str, str] | None:
+    """Return (meaning, what to do) of NVML's P2P code as nvidia-smi prints it (`GNS`), or None."""
+    return next(((r["meaning"], r["fix"]) for r in rows("p2p_codes") if r["code"] == code), None)
+
+
+@functools.cache
+def dmabuf_kernel(driver: str) -> tuple[int, int] | None:
+    """Return the kernel since which a NIC's PCI driver registers DMA-BUF memory, or None for a driver not known to."""
+    for r in rows("dmabuf_drivers"):
+        if r["driver"] == driver:
+            major, minor = r["since_kernel"].split(".")
+            return int(major), int(minor)
+    return None

@@ -1,0 +1,208 @@
+"""GPUDirect RDMA of a GPU and a NIC.
+
+The least evidence that makes each road `yes`:
+
+* both: the GPU is supported (CUDA's GPUDirect RDMA attribute, or the product where CUDA was not asked), a port of
+  the NIC is ACTIVE, the two share a PCIe switch (or the GPU is joined to its CPU by C2C), no IOMMU translates DMA
+  and no port between them redirects by ACS;
+* peer memory: nvidia_peermem (or the older nv_peer_mem) is loaded *and* registered under memory_peers;
+* DMA-BUF: CUDA's DMA-BUF attribute, or the open kernel module on kernel 5.12 or newer; and a NIC driver known to
+  register such memory.
+
+One road is enough. A way across host bridges or sockets, a translating IOMMU, ACS redirection or a window smaller
+than the memory makes it `degraded`. No active port makes it `no`: it could be set up, but nothing would flow. In a
+guest with a flat tree closeness is not known, so the verdict stays `unknown`; in one whose hypervisor shows
+switches, a NIC without ATS turned on goes by the root complex (`degraded`).
+"""
+
+from __future__ import annotations
+
+from topocheck.gpudirect import roads
+from topocheck.gpudirect.ground import (
+    Ground,
+    acs_between,
+    acs_evidence,
+    acs_fix,
+    best_of,
+    iommu_of,
+    said,
+    undriven,
+    verdict_of,
+    worst_of,
+)
+from topocheck.gpudirect.types import RdmaVerdict
+from topocheck.model.base import Evidence, Missing, ReasonStep, Verdict
+from topocheck.topology.paths import joined_to_cpu, product_of
+from topocheck.topology.types import Gpu, Nic, Path
+
+
+def judge_pair(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> RdmaVerdict:
+    """Return the verdict of a GPU and a NIC."""
+    blocked = undriven(gpu, g)
+    if blocked is not None:
+        v = Verdict(blocked.effect)
+        return _result(gpu, nic, v, v, v, [blocked])
+    common = [_gpu(gpu), _port(nic), *_distance(g, gpu, nic, path)]
+    peer, buf = roads.peermem(g), roads.dma_buf(g, gpu, nic)
+    by_peer, by_buf = Verdict(peer.effect), Verdict(buf.effect)
+    verdict = worst_of(verdict_of(common), best_of(by_peer, by_buf))
+    # One open road is enough, so the other's "no" is told without weighing in the chain.
+    steps = [s if Verdict(s.effect) is best_of(by_peer, by_buf) else _told(s) for s in (peer, buf)]
+    return _result(gpu, nic, verdict, by_peer, by_buf, [*common, *steps])
+
+
+def _told(step: ReasonStep) -> ReasonStep:
+    return ReasonStep(step.text, "info", step.evidence, step.fix)
+
+
+def _result(gpu: Gpu, nic: Nic, verdict: Verdict, peer: Verdict, buf: Verdict, steps: list[ReasonStep]) -> RdmaVerdict:
+    return RdmaVerdict(
+        from_=gpu.address,
+        to=nic.address,
+        from_label=gpu.label,
+        to_label=nic.label,
+        verdict=verdict,
+        peermem=peer,
+        dma_buf=buf,
+        reasons=tuple(steps),
+    )
+
+
+def _gpu(gpu: Gpu) -> ReasonStep:
+    """Whether the GPU lets other devices into its memory."""
+    attribute = gpu.cuda.gpudirect_rdma if gpu.cuda is not None else None
+    if gpu.cuda is not None and isinstance(attribute, bool):
+        quoted = said(gpu.cuda, "GPU_DIRECT_RDMA_SUPPORTED", attribute)
+        if attribute:
+            return ReasonStep(f"{gpu.label} supports GPUDirect RDMA", "yes", quoted)
+        return ReasonStep(f"{gpu.label} does not support GPUDirect RDMA", "no", quoted)
+    product = product_of(gpu)
+    name = str(gpu.name)
+    if product is None:
+        return ReasonStep(
+            f"whether {gpu.label} supports GPUDirect RDMA is not known: CUDA was not asked, and {name} is not in the "
+            "product table",
+            "unknown",
+        )
+    quoted = (Evidence("product", name),)
+    if product.gpudirect_rdma:
+        return ReasonStep(f"{gpu.label}'s product line supports GPUDirect RDMA", "yes", quoted)
+    return ReasonStep(f"{gpu.label}'s product line is sold without GPUDirect RDMA", "no", quoted)
+
+
+def _port(nic: Nic) -> ReasonStep:
+    """Whether a port is up."""
+    ports = nic.rdma.ports if nic.rdma is not None else ()
+    states = {p.port: p.state for p in ports}
+    quoted = tuple(e for p in ports for e in said(p, "state", p.state))
+    if "ACTIVE" in states.values():
+        return ReasonStep(f"{nic.label} has an active port", "yes", quoted)
+    unread = [s for s in states.values() if isinstance(s, Missing)]
+    if unread or not states:
+        return ReasonStep(f"the state of {nic.label}'s ports is not known", "unknown", quoted)
+    words = ", ".join(f"port {n} {s}" for n, s in states.items())
+    return ReasonStep(
+        f"{nic.label} has no active port ({words})",
+        "no",
+        quoted,
+        "cable it and bring the port up, if it is meant to work",
+    )
+
+
+def _distance(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> list[ReasonStep]:
+    """What lies between the two."""
+    word = path.pcie_class
+    if g.topology.flat_tree:
+        return [
+            ReasonStep(
+                "a guest of a hypervisor that shows a flat bus: how close the two are cannot be seen from here",
+                "unknown",
+                said(g.node.system, "hypervisor", g.node.system.hypervisor),
+                "ask the host's keeper for a topology file (NCCL_TOPO_FILE); ACS and ATS are the host's matter",
+            )
+        ]
+    if isinstance(word, Missing):
+        return [ReasonStep(f"how close the two are is not known ({word.detail or word.reason})", "unknown")]
+    quoted = (Evidence("PCI tree", f"{gpu.address} - {nic.address}: {word}"),)
+    coherent = joined_to_cpu(gpu)
+    steps = []
+    if word in ("PIX", "PXB"):
+        steps.append(ReasonStep(f"the two share a PCIe switch ({word})", "yes", quoted))
+    elif coherent:
+        steps.append(ReasonStep(f"the NIC reaches the GPU's memory through its CPU by C2C ({word})", "yes", quoted))
+    else:
+        way = {"PHB": "a host bridge", "NODE": "two host bridges of one NUMA node"}.get(word, "NUMA nodes")
+        steps.append(ReasonStep(f"traffic crosses {way} ({word}), at less than the wire's rate", "degraded", quoted))
+    if not coherent:
+        steps += _in_the_way(g, gpu, nic)
+    return steps + _window(gpu)
+
+
+def _in_the_way(g: Ground, gpu: Gpu, nic: Nic) -> list[ReasonStep]:
+    """IOMMU and ACS on bare metal; ATS in a guest, where the host keeps both."""
+    if g.guest:
+        return [_ats(nic)]
+    steps = []
+    iommu = iommu_of(g, gpu.address, nic.address)
+    if iommu.mode == "translated":
+        steps.append(
+            ReasonStep(
+                "the IOMMU translates DMA, so traffic goes up to it",
+                "degraded",
+                iommu.evidence,
+                "boot with iommu=pt (or the IOMMU off)",
+            )
+        )
+    elif iommu.mode == "unknown":
+        steps.append(ReasonStep("whether an IOMMU translates DMA is not known", "info"))
+    acs = acs_between(g, gpu.address, nic.address)
+    if acs.redirecting:
+        steps.append(
+            ReasonStep(
+                "ACS sends traffic up to the root complex and back",
+                "degraded",
+                acs_evidence(acs.redirecting),
+                acs_fix(acs.redirecting),
+            )
+        )
+    elif acs.unread and iommu.mode != "off":
+        names = ", ".join(p.address for p in acs.unread)
+        steps.append(ReasonStep(f"ACS of {names} needs root to read; if it redirects, traffic makes a detour", "info"))
+    return steps
+
+
+def _ats(nic: Nic) -> ReasonStep:
+    enabled = nic.pci.ats_enabled if nic.pci is not None else None
+    if nic.pci is None or enabled is None or isinstance(enabled, Missing):
+        return ReasonStep(
+            f"a guest: without ATS on {nic.label} traffic goes by the host's root complex; whether ATS is on needs "
+            "root to read",
+            "unknown",
+        )
+    quoted = said(nic.pci, "ATS control", enabled)
+    if enabled:
+        return ReasonStep(f"ATS is on for {nic.label}, so translated requests go straight", "info", quoted)
+    return ReasonStep(
+        f"ATS is off for {nic.label}, so traffic goes by the host's root complex",
+        "degraded",
+        quoted,
+        "the host's keeper turns ATS on (mlxconfig ATS_ENABLED=1)",
+    )
+
+
+def _window(gpu: Gpu) -> list[ReasonStep]:
+    """GPUDirect RDMA maps GPU memory through BAR1, so a smaller window bounds what can be registered at a time."""
+    nvml = gpu.nvml
+    if nvml is None or isinstance(nvml.bar1_total_bytes, Missing) or isinstance(nvml.memory_total_bytes, Missing):
+        return []
+    if nvml.bar1_total_bytes >= nvml.memory_total_bytes // 2:
+        return []
+    return [
+        ReasonStep(
+            f"the window to {gpu.label}'s memory (BAR1) is {nvml.bar1_total_bytes >> 20} MiB, and no more can be "
+            "registered at a time",
+            "degraded",
+            said(nvml, "DeviceGetBAR1MemoryInfo", nvml.bar1_total_bytes),
+            "turn on Above 4G decoding and Resizable BAR in the firmware setup",
+        )
+    ]
