@@ -1,0 +1,250 @@
+"""Reads the values of NCCL's settings as NCCL itself reads them, and judges one setting.
+
+The rules are those of src/misc/param.cc and src/graph/paths.cc: a number goes through a C integer parse that takes
+any base and stops at the first character it does not know, so that `true` is 0 and `08` is 0.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from topocheck.knowledge.nccl import (
+    NcclSetting,
+    Version,
+    foreign_reader,
+    known_in,
+    lookup,
+    nearest,
+    path_order,
+    version_key,
+)
+from topocheck.knowledge.tables import rows
+
+_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")
+
+
+class SettingProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with one setting.
+
+    Attributes:
+        kind: unknown_name, not_yet, removed, deprecated, unused, not_understood, no_effect, out_of_range, or
+            risky (understood, and known to do harm).
+        text: one sentence.
+        fix: what to write instead; None where there is nothing to write.
+    """
+
+    kind: str
+    text: str
+    fix: str | None = None
+
+
+def read_integer(text: str) -> tuple[int, str]:
+    """Return the number that a C integer parse with automatic base gives, and the rest it did not read.
+
+    `0x10` is 16, `010` is 8, `08` is 0 with the rest `8`, `true` is 0 with the rest `true`.
+    """
+    m = _INTEGER.match(text)
+    if not m:
+        return 0, text
+    body = m[2]
+    base = 16 if body[:2].lower() == "0x" else 8 if body.startswith("0") else 10
+    return int(body, base) * (-1 if m[1] == "-" else 1), text[m.end() :]
+
+
+def read_level(text: str, version: Version) -> str | None:
+    """Return the path type that a level setting names in a version, or None where NCCL ignores the text.
+
+    Exact upper-case words of that version, closest to SYS; or the old numbers: 0 LOC, 1 PIX, 2 PXB, 3 PHB, 4 and
+    above SYS (src/graph/paths.cc, ncclGetLevel).
+    """
+    order = path_order(version)
+    if text in order and text not in ("NET", "DIS", "SOC", "NODE"):
+        return text
+    if text[:1].isascii() and text[:1].isdigit():
+        return _OLD_LEVELS[min(read_integer(text)[0], 4)]
+    return None
+
+
+def _judge_number(s: NcclSetting, value: str) -> list[SettingProblem]:
+    n, rest = read_integer(value)
+    if rest.strip():
+        fix = f"{s.name}={s.accepted.split('|')[-1] if s.reads == 'switch' else '<number>'}"
+        meant = value.strip().lower()
+        if meant in ("true", "yes", "on", "y", "t"):
+            fix = f"{s.name}=1"
+        elif meant in ("false", "no", "off", "n", "f"):
+            fix = f"{s.name}=0"
+        return [
+            SettingProblem(
+                kind="not_understood",
+                text=f"{s.name} takes a number; NCCL reads {value!r} as {n} without a word",
+                fix=fix,
+            )
+        ]
+    if s.reads == "switch" and n not in (0, 1):
+        return [
+            SettingProblem(
+                kind="no_effect",
+                text=f"{s.name}={value} does nothing: only the value 1 acts",
+                fix=f"{s.name}=1, or unset it",
+            )
+        ]
+    too_low = s.minimum is not None and n < s.minimum
+    too_high = s.maximum is not None and n > s.maximum and s.type != "bool"
+    # A negative number is the "not set" of most settings.
+    if (too_low and n not in (-1, -2)) or too_high:
+        return [
+            SettingProblem(
+                kind="out_of_range",
+                text=f"{s.name}={value} is outside what NCCL expects ({s.accepted})",
+                fix=f"a value of {s.accepted}",
+            )
+        ]
+    return []
+
+
+def _judge_words(s: NcclSetting, value: str) -> list[SettingProblem]:
+    if s.reads in ("word", "exact_word"):
+        asked = [value]
+    else:
+        asked = [w for w in re.split(r"[,;:]", value.replace("^", "")) if w]
+    known = {w.lower() for w in s.words}
+    extra = (
+        {"allreduce", "allgather", "reducescatter", "broadcast", "reduce", "sendrecv"}
+        if s.category == "algo"
+        else set()
+    )
+    bad = []
+    for w in asked:
+        bare = w.split(":", 1)[0]
+        if s.reads == "exact_word":
+            good = w in s.words
+        else:
+            good = w.lower() in known | extra or any(k.endswith(":n") and bare.lower() == k[:-2] for k in known)
+        if not good:
+            bad.append(w)
+    if not bad:
+        return []
+    case = ", in exactly this spelling" if s.reads == "exact_word" else ""
+    return [
+        SettingProblem(
+            kind="not_understood",
+            text=f"{s.name} does not know {', '.join(bad)}: it knows {', '.join(s.words)}{case}",
+            fix=f"one of {', '.join(s.words)}",
+        )
+    ]
+
+
+def _judge_level(s: NcclSetting, value: str, version: Version) -> list[SettingProblem]:
+    words = s.words or tuple(w for w in path_order(version) if w not in ("NET", "DIS"))
+    if value in words or (not s.words and read_level(value, version) is not None):
+        if value[:1].isdigit():
+            level = read_level(value, version)
+            return [
+                SettingProblem(
+                    kind="deprecated",
+                    text=f"{s.name}={value} is the old numbering, read as {level}",
+                    fix=f"{s.name}={level}",
+                )
+            ]
+        return []
+    upper = value.strip().upper()
+    fix = f"{s.name}={upper}" if upper in words else f"one of {', '.join(words)}"
+    return [
+        SettingProblem(
+            kind="not_understood",
+            text=f"{s.name}={value} is ignored: NCCL takes the words {', '.join(words)} in upper case",
+            fix=fix,
+        )
+    ]
+
+
+def _judge_value(s: NcclSetting, value: str, version: Version) -> list[SettingProblem]:
+    if s.reads in ("integer", "switch"):
+        return _judge_number(s, value)
+    if s.reads == "level":
+        return _judge_level(s, value, version)
+    if s.reads in ("word", "words", "exact_word"):
+        return _judge_words(s, value)
+    if s.reads == "flag" and value.lower() not in ("0", "1", "f", "false", "t", "true"):
+        return [
+            SettingProblem(
+                kind="not_understood",
+                text=f"{s.name} is on with 1, T or TRUE; {value!r} is none of them",
+                fix=f"{s.name}=1",
+            )
+        ]
+    return []
+
+
+def _judge_name(name: str, s: NcclSetting, version: Version) -> list[SettingProblem]:
+    instead = f"; use {s.replaced_by}" if s.replaced_by else ""
+    fix = f"unset {name}" + (f" and set {s.replaced_by}" if s.replaced_by else "")
+    text_version = ".".join(map(str, version))
+    if s.status == "removed" and not known_in(s, version):
+        if version < version_key(s.status_version):
+            return [SettingProblem(kind="not_yet", text=f"{name} is not read by NCCL {text_version}", fix=fix)]
+        return [
+            SettingProblem(kind="removed", text=f"{name} is ignored since NCCL {s.status_version}{instead}", fix=fix)
+        ]
+    if not known_in(s, version):
+        text = f"{name} is read from NCCL {s.since} on; {text_version} ignores it"
+        return [SettingProblem(kind="not_yet", text=text, fix=f"unset {name}")]
+    if s.status == "unused":
+        return [SettingProblem(kind="unused", text=f"{name} is declared by NCCL but used by nothing", fix=fix)]
+    if s.status == "deprecated":
+        text = f"{name} is deprecated since NCCL {s.status_version}{instead}"
+        return [SettingProblem(kind="deprecated", text=text, fix=fix)]
+    return []
+
+
+def judge_setting(name: str, value: str, nccl_version: Version) -> list[SettingProblem]:
+    """Return what is wrong with a setting in a version of NCCL; an empty list where nothing is.
+
+    Names that others read (plugins, nccl-tests, PyTorch) are no problem, an empty value counts as unset. A value
+    that NCCL understands but that is known to do harm (nccl_harmful.tsv) gives one problem of kind `risky`.
+    """
+    s = lookup(name)
+    if s is None:
+        if foreign_reader(name):
+            return []
+        near = nearest(name)
+        return [
+            SettingProblem(
+                kind="unknown_name",
+                text=f"no version of NCCL known here reads {name}" + (f"; did you mean {near}?" if near else ""),
+                fix=f"{near}={value}" if near else f"unset {name}",
+            )
+        ]
+    if value == "":
+        return []
+    problems = _judge_name(name, s, nccl_version)
+    if any(p.kind in ("removed", "not_yet", "unused") for p in problems):
+        return problems
+    problems += _judge_value(s, value, nccl_version)
+    if not problems and (harm := _harm(s, value)):
+        problems.append(SettingProblem(kind="risky", text=f"{name}={value}: {harm}", fix=f"unset {name}"))
+    return problems
+
+
+def _harm(s: NcclSetting, value: str) -> str | None:
+    """Return what a value is known to cost (nccl_harmful.tsv), or None."""
+    words = {w.lower() for w in re.split(r"[,;:]", value)} if not value.startswith("^") else set()
+    for r in rows("nccl_harmful"):
+        if r["name"] != s.name:
+            continue
+        listed = r["values"].split(",")
+        if r["values"] == "nonzero":
+            hit = read_integer(value)[0] != 0
+        elif r["values"].startswith("word:"):
+            hit = r["values"].removeprefix("word:").lower() in words
+        elif s.reads in ("integer", "switch"):
+            hit = str(read_integer(value)[0]) in listed
+        else:
+            hit = value in listed
+        if hit:
+            return r["consequence"]
+    return None
