@@ -121,7 +121,7 @@ def _partition(a: Gpu, b: Gpu) -> list[ReasonStep]:
 def _nvlink(a: Gpu, b: Gpu, path: Path) -> list[ReasonStep]:
     hop = path.hops[0] if path.hops else None
     text = hop.text if hop is not None else f"{path.nvlinks} NVLinks"
-    steps = [ReasonStep(f"they are joined by {text}", "yes", (Evidence("NVML active NVLinks", text),))]
+    steps = [ReasonStep(f"they are joined by {text}", "yes", (_links(a, path),))]
     for x in (a, b):
         state = x.nvml.fabric_state if x.nvml is not None else _NEVER_ASKED
         status = x.nvml.fabric_status if x.nvml is not None else _NEVER_ASKED
@@ -147,6 +147,15 @@ def _nvlink(a: Gpu, b: Gpu, path: Path) -> list[ReasonStep]:
                 )
             )
     return steps
+
+
+def _links(a: Gpu, path: Path) -> Evidence:
+    """Quote how many links NVML calls active, and how many of them lead to the other GPU."""
+    active = sum(x.active is True for x in a.nvml.nvlinks) if a.nvml is not None else 0
+    return Evidence(
+        f"NVML {a.address} DeviceGetNvLinkState, DeviceGetNvLinkRemotePciInfo",
+        f"{active} active, {path.nvlinks} of them towards {path.to_label}",
+    )
 
 
 def _pcie(g: Ground, a: Gpu, b: Gpu, path: Path) -> list[ReasonStep]:

@@ -44,6 +44,8 @@ def peermem(g: Ground) -> ReasonStep:
         return ReasonStep(f"peer memory: {module} is loaded and registered", "yes", (*quoted, where))
     users = system.loaded_modules.get(module)
     refs = () if users is None else (Evidence(f"/proc/modules {module}", f"{users} users"),)
+    if isinstance(users, int) and users > 0:
+        return ReasonStep(f"peer memory: {module} is loaded and in use", "yes", (*quoted, *refs))
     return ReasonStep(
         f"peer memory: {module} is loaded but not registered with the RDMA stack",
         "no",
