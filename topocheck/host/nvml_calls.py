@@ -58,6 +58,8 @@ from topocheck.model.base import Reason
 LIBRARY_NOT_FOUND = "libnvidia-ml.so.1 not found"
 """Detail of the error where the driver's library is not on this machine."""
 
+_NO_FUNCTION = "NVMLError_FunctionNotFound"
+
 REASONS: dict[str, Reason] = {
     "NVMLError_NoPermission": Reason.DENIED,
     "NVMLError_LibraryNotFound": Reason.ABSENT,
@@ -104,6 +106,9 @@ def ask(call: str, *args: str | int) -> Answer:
         return _answer(nvml, call, args)
     except nvml.NVMLError as e:
         raise _host_error(e) from None
+    except getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError):
+        # pynvml's word, in place of FunctionNotFound, for a function of which this driver has another version.
+        raise HostError(Reason.UNSUPPORTED, _NO_FUNCTION) from None
     except UnicodeDecodeError as e:
         raise HostError(Reason.UNPARSABLE, repr(e.object)[:80]) from None
     except (TypeError, ValueError, IndexError) as e:
@@ -143,7 +148,7 @@ def _host_error(error: Exception) -> HostError:
 def _function(nvml: Any, call: str) -> Callable[..., Any]:
     found = getattr(nvml, f"nvml{call}", None)
     if found is None:
-        raise HostError(Reason.UNSUPPORTED, "NVMLError_FunctionNotFound")
+        raise HostError(Reason.UNSUPPORTED, _NO_FUNCTION)
     return found  # type: ignore[no-any-return]
 
 
@@ -214,7 +219,7 @@ def _fabric(nvml: Any, index: int) -> Answer:
         answer = {"clusterUuid": f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"}
         names = ("status", "cliqueId", "state", "healthMask", "healthSummary")
         return answer | {n: int(getattr(info, n)) for n in names if hasattr(info, n)}
-    raise HostError(Reason.UNSUPPORTED, "NVMLError_FunctionNotFound")
+    raise HostError(Reason.UNSUPPORTED, _NO_FUNCTION)
 
 
 def _words(call: str) -> Callable[..., Answer]:
@@ -242,9 +247,17 @@ def _field_values(nvml: Any, index: int, fields: str) -> Answer:
 
 
 def _processes(call: str) -> Callable[..., Answer]:
+    """The struct grew with each version (450, 510), and a version answers only where the driver knows it."""
+
     def answer(nvml: Any, index: int) -> Answer:
-        found = _function(nvml, call)(_handle(int(index)))
-        return [{"pid": int(p.pid), "usedGpuMemory": p.usedGpuMemory} for p in found]
+        handle = _handle(int(index))
+        for version in ("_v3", "_v2"):
+            try:
+                found = _function(nvml, call + version)(handle)
+            except nvml.NVMLError_FunctionNotFound:
+                continue
+            return [{"pid": int(p.pid), "usedGpuMemory": p.usedGpuMemory} for p in found]
+        raise HostError(Reason.UNSUPPORTED, _NO_FUNCTION)
 
     return answer
 

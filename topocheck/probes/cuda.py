@@ -107,7 +107,9 @@ def _text(answer: Any) -> str | Missing:
 def _integer(answer: Any) -> int | Missing:
     if isinstance(answer, Missing):
         return answer
-    return answer if isinstance(answer, int) and not isinstance(answer, bool) else unparsable(repr(answer))
+    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < 1 << 31:
+        return answer
+    return unparsable(repr(answer))
 
 
 def _flag(number: int | Missing) -> bool | Missing:

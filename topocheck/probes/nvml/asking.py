@@ -100,10 +100,10 @@ def evidence_text(answer: Answer | Missing) -> str:
 
 
 def as_integer(answer: Any) -> int | Missing:
-    """Return a whole number of at least 0, the Missing it already is, or unparsable."""
+    """Return a whole number from 0 to 2^64 - 1, the Missing it already is, or unparsable."""
     if isinstance(answer, Missing):
         return answer
-    if isinstance(answer, int) and not isinstance(answer, bool) and answer >= 0:
+    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < 1 << 64:
         return answer
     return unparsable(repr(answer))
 

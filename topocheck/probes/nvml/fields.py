@@ -102,10 +102,8 @@ def parse_field_values(answer: Any) -> dict[tuple[int, int], int | Missing]:
             continue
         if code != 0:
             values[field, scope] = Missing(Reason.UNSUPPORTED, return_code(code))
-        elif isinstance(value, float) and value.is_integer():
-            values[field, scope] = int(value)
         else:
-            values[field, scope] = value if _is_int(value) else unparsable(repr(value))
+            values[field, scope] = value if _is_int(value) and 0 <= value < 1 << 64 else unparsable(repr(value))
     return values
 
 

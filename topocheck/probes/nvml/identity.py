@@ -16,9 +16,11 @@ def read(gpu: Asked) -> dict[str, Any]:
         "name": gpu.text("DeviceGetName"),
         "minor": gpu.integer("DeviceGetMinorNumber"),
     }
-    error = handle_error(list(fields.values()))
+    error, lost = handle_error(list(fields.values()))
     if error:
-        return fields | {"lost": True, "error": error}
+        fields |= {"lost": lost, "error": error}
+    if lost:
+        return fields
     major, minor = gpu.pair("DeviceGetCudaComputeCapability")
     memory = gpu.struct("DeviceGetMemoryInfo")
     bar1 = gpu.struct("DeviceGetBAR1MemoryInfo")
@@ -43,11 +45,14 @@ def dotted(major: int | Missing, minor: int | Missing) -> str | Missing:
     return minor if isinstance(minor, Missing) else f"{major}.{minor}"
 
 
-def handle_error(answers: list[Any]) -> str:
-    """Return NVML's error where every question of identity met the same one of those that mean "not there".
+def handle_error(answers: list[Any]) -> tuple[str, bool]:
+    """Return what stood in the way of every question of identity, and whether that means that the GPU is gone.
 
-    Denied and timed out are not among them: such a GPU may be well.
+    Denied and timed out are an error and no loss: such a GPU may be well. Empty where one question was answered.
     """
-    details = {a.detail if isinstance(a, Missing) else "" for a in answers}
-    (detail,) = details if len(details) == 1 else ("",)
-    return detail if detail in GONE else ""
+    failures = [a for a in answers if isinstance(a, Missing)]
+    if not failures or len(failures) < len(answers):
+        return "", False
+    same = len({f.detail for f in failures}) == 1
+    lost = same and failures[0].detail in GONE
+    return (failures[0].detail if lost else str(failures[0])), lost
