@@ -201,7 +201,7 @@ def expected_classes(expect: Mapping[str, Any], gpus: int, pcie: bool = False) -
     """Return the pairs of an `[expect]` table: `gpus` is one class for all, or class -> pairs with `rest`."""
     told = expect.get("pcie_gpus" if pcie else "gpus")
     out: dict[tuple[str, str], str] = {}
-    if told is not None:
+    if told:
         table = {"rest": told} if isinstance(told, str) else dict(told)
         rest = table.pop("rest", None)
         by_pair = {pair: c for c, pairs in table.items() for pair in pairs.split()}
@@ -216,5 +216,5 @@ def expected_classes(expect: Mapping[str, Any], gpus: int, pcie: bool = False) -
         cells = row.split()
         if len(cells) != gpus:
             raise DescriptionError(f"expect: {nic} has {len(cells)} cells for {gpus} GPUs")
-        out |= {(f"GPU{i}", nic): c for i, c in enumerate(cells)}
+        out |= {(f"GPU{i}", nic): c for i, c in enumerate(cells) if c != "-"}
     return out
