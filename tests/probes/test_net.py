@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.machines import builder
 from tests.probes.answers import Answers, host_of, put
-from topocheck.host.base import Host, HostError
+from topocheck.host.base import Host, HostError, RecordedBackend, Recorder
 from topocheck.model.base import Missing, Reason
 from topocheck.probes import netdev, rdma
 from topocheck.probes.net import read
@@ -316,6 +317,25 @@ def test_verbs_devices(answers, expected):
 def test_machine_without_any_network_class():
     facts = read(host_of({"list:/sys/class/infiniband": HostError(Reason.ABSENT, "ENOENT")}))
     assert (facts.rdma.reason, facts.interfaces.reason) == (Reason.ABSENT, Reason.NOT_RECORDED)
+
+
+@pytest.mark.parametrize("name", ["hgx_h100_cx7", "cloud_vm_17nic", "power9_ac922", "gb200_tray"])
+def test_described_machines_and_their_replay(name):
+    machine = builder.machine(name)
+    recorder = Recorder(machine.backend)
+    facts = read(Host(recorder, name))
+    described = {f.address for f in machine.functions.values() if f.kind == "nic" and f.options.get("rdma") != "none"}
+    assert {d.address for d in facts.rdma} == described
+    assert [d.name for d in facts.rdma] == sorted((d.name for d in facts.rdma), key=lambda n: (n[:5], len(n), n))
+    for d in facts.rdma:
+        assert all(p.counters_missing == {} and p.state == "ACTIVE" for p in d.ports)
+        assert {i.address for i in facts.interfaces if i.name in d.netdevs} == {d.address}
+    assert read(Host(RecordedBackend(recorder.answers), name)) == facts
+
+
+def test_natural_order():
+    names = ["mlx5_10", "mlx5_2", "mlx5_bond_0", "eth0", "eth00", "9" * 5000]
+    assert sorted(names, key=rdma.natural)[1:] == ["eth0", "eth00", "mlx5_2", "mlx5_10", "mlx5_bond_0"]
 
 
 @given(st.text(max_size=80))

@@ -201,6 +201,22 @@ def test_markdown_table_and_quoted_ticket():
     assert parse_matrix(quoted).cells == TWO_BY_TWO_CELLS
 
 
+@pytest.mark.parametrize("prefix", ["node7: ", "[1,0]<stdout>:  ", "2026-03-01T10:00:00Z host7 job: "])
+def test_prefix_of_a_launcher_or_a_log(prefix):
+    assert parse_matrix("".join(f"{prefix}{line}\n" for line in TWO_BY_TWO.splitlines())).cells == TWO_BY_TWO_CELLS
+
+
+def test_line_ends_of_windows():
+    assert parse_matrix(TWO_BY_TWO.replace("\n", "\r\n")).cells == TWO_BY_TWO_CELLS
+
+
+def test_second_matrix_of_another_machine_is_told():
+    other = TWO_BY_TWO.replace("NV4", "NV12")
+    m = parse_matrix(f"{TWO_BY_TWO}\n\n{other}")
+    assert m.cells == TWO_BY_TWO_CELLS
+    assert m.warnings == ("the text holds 2 matrices; the first is read",)
+
+
 def test_rows_of_the_nics_cut_off_takes_columns_from_the_header():
     m = parse_matrix("".join(TWO_BY_TWO.splitlines(keepends=True)[:3]))
     assert m.cells == {k: v for k, v in TWO_BY_TWO_CELLS.items() if k.startswith("GPU")}
@@ -249,7 +265,7 @@ def test_too_long_a_text_is_refused():
 
 def test_number_of_devices_is_bounded():
     rows = "".join(f"GPU{i} PIX\n" for i in range(smi_text.MAX_LABELS + 1))
-    with pytest.raises(SmiTopoError, match="more than 512 rows"):
+    with pytest.raises(SmiTopoError, match="more than 256 rows"):
         parse_matrix(rows)
 
 

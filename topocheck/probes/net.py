@@ -7,7 +7,7 @@ from topocheck.model.base import ABSENT, Missing, known
 from topocheck.model.net import NetFacts
 from topocheck.probes.ask import list_or_missing
 from topocheck.probes.netdev import read_interfaces
-from topocheck.probes.rdma import read_rdma
+from topocheck.probes.rdma import natural, read_rdma
 
 VERBS = "/dev/infiniband"
 
@@ -31,6 +31,6 @@ def read(host: Host) -> NetFacts:
     return NetFacts(
         rdma=read_rdma(host),
         interfaces=read_interfaces(host),
-        verbs_devices=tuple(verbs) if known(verbs) else verbs,
+        verbs_devices=tuple(sorted(verbs, key=natural)) if known(verbs) else verbs,
         verbs_accessible=_verbs_accessible(host, verbs),
     )

@@ -8,7 +8,7 @@ from topocheck.host.base import Host, HostError
 from topocheck.model.base import ABSENT, Missing, Reason, known, unparsable
 from topocheck.model.net import NetInterface
 from topocheck.probes.ask import Folder, list_or_missing
-from topocheck.probes.rdma import address_in_path, device_address
+from topocheck.probes.rdma import address_in_path, device_address, natural
 
 CLASS = "/sys/class/net"
 
@@ -105,4 +105,4 @@ def read_interfaces(host: Host) -> tuple[NetInterface, ...] | Missing:
     masters = Folder(host, CLASS).text("bonding_masters") if "bonding_masters" in names else ""
     bonds = frozenset(masters.split()) if isinstance(masters, str) else frozenset[str]()
     addresses = _addresses(host)
-    return tuple(_interface(host, n, bonds, addresses) for n in names if n != "bonding_masters")
+    return tuple(_interface(host, n, bonds, addresses) for n in sorted(names, key=natural) if n != "bonding_masters")

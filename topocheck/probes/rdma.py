@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from topocheck.host.base import Host, HostError
 from topocheck.model.address import normalize_address
@@ -101,6 +102,17 @@ def address_in_path(path: str) -> str | None:
     return None
 
 
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return the key that sorts `mlx5_2` before `mlx5_10`."""
+    parts = re.split(r"0*([0-9]+)", name)
+    return [(len(p), p) if i % 2 else (-1, p) for i, p in enumerate(parts)]
+
+
+def _numbers(names: Iterable[str]) -> list[int]:
+    """Return the names that are small numbers, as numbers, in order."""
+    return sorted(int(n) for n in names if re.fullmatch(r"\d{1,6}", n, re.ASCII))
+
+
 def device_address(host: Host, folder: str) -> str | Missing:
     """Return the PCI function behind a folder of /sys/class; Missing(absent) where it is software only."""
     try:
@@ -117,7 +129,7 @@ def _gids(host: Host, port_path: str) -> tuple[Gid, ...] | Missing:
     out: list[Gid] = []
     empty = 0
     folder = Folder(host, port_path)
-    for index in sorted(int(n) for n in names if n.isascii() and n.isdigit())[:MAX_GIDS]:
+    for index in _numbers(names)[:MAX_GIDS]:
         gid = folder.value(f"gids/{index}", parse_gid)
         if isinstance(gid, Missing):
             empty += 1
@@ -190,10 +202,7 @@ def _device(host: Host, name: str) -> RdmaDevice:
     folder = Folder(host, path)
     address = device_address(host, path)
     numbers = list_or_missing(host, f"{path}/ports")
-    ports = tuple(
-        _port(host, f"{path}/ports/{n}", n)
-        for n in sorted(int(n) for n in (numbers if known(numbers) else []) if n.isascii() and n.isdigit())
-    )
+    ports = tuple(_port(host, f"{path}/ports/{n}", n) for n in _numbers(numbers if known(numbers) else []))
     physfn = folder.link("device/physfn") if known(address) else ABSENT
     return RdmaDevice(
         source=path,
@@ -216,4 +225,4 @@ def _device(host: Host, name: str) -> RdmaDevice:
 def read_rdma(host: Host) -> tuple[RdmaDevice, ...] | Missing:
     """Read all RDMA devices; Missing(absent) where the kernel has no RDMA class (no driver is loaded)."""
     names = list_or_missing(host, CLASS)
-    return names if isinstance(names, Missing) else tuple(_device(host, n) for n in names)
+    return names if isinstance(names, Missing) else tuple(_device(host, n) for n in sorted(names, key=natural))

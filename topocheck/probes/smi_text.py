@@ -13,8 +13,8 @@ import msgspec
 
 MAX_TEXT_BYTES = 4 << 20
 MAX_LINE_CHARACTERS = 32 << 10
-MAX_LABELS = 512
-MAX_TABLES = 64
+MAX_LABELS = 256
+MAX_TABLES = 16
 
 # The words of `nvidia-smi topo -m`, with SOC for SYS in drivers before 384, and those of `-p2p` (its own legend).
 _CLASS = r"NV\d{1,3}|NODE|PIX|PXB|PHB|SYS|SOC|X"

@@ -24,7 +24,7 @@ __all__ = ["SmiTopoError", "parse_matrix", "read", "to_topology"]
 
 # Every word of the legend that a driver prints for -mp: the same as for -m, but NV# (seen from driver 450 on).
 _MP_LEGEND = frozenset({"X", "SYS", "NODE", "PHB", "PXB", "PIX"})
-_AFFINITY = re.compile(r"\s*(?:(?:\d[\d,\-]*|N/A)\s*){0,4}")
+_AFFINITY = re.compile(r"\d[\d,\-]*|N/A")
 _SMI_TIMEOUT_S = 8
 
 Cells = dict[str, dict[str, str]]
@@ -37,7 +37,7 @@ def _row_cells(row: RawRow, width: int) -> tuple[list[str], str]:
     an affinity that met at the cut stay apart. The joint that fills the width and leaves a clean rest is right.
     """
     joined = [split_cells(joint.join(row.parts), row.vocabulary) for joint in ("", " ")]
-    return max(joined, key=lambda j: (len(j[0]) == width, bool(_AFFINITY.fullmatch(j[1]))))
+    return max(joined, key=lambda j: (len(j[0]) == width, all(map(_AFFINITY.fullmatch, j[1].split()))))
 
 
 def _columns(table: RawTable, warnings: list[str]) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ def _columns(table: RawTable, warnings: list[str]) -> tuple[str, ...]:
         warnings.append(f"line {first}: {width} columns but {len(rows)} rows; columns taken from the header")
         return tuple(header)
     raise SmiTopoError(
-        first, f"a row has {width} cells but there are {len(rows)} rows; expected one row for each column"
+        first, f"a row has {width} cells but the rows found number {len(rows)}; expected one row for each column"
     )
 
 
@@ -163,7 +163,7 @@ def parse_matrix(text: str) -> SmiMatrix:
     """Read a text with one or more tables of `nvidia-smi topo`, in any layout that its drivers have printed.
 
     The first `-m` table (else the first `-mp` one) is the matrix; a `-mp` table of the same devices and all `-p2p`
-    tables stand beside it. At most 4 MiB, 512 devices and 64 tables are read.
+    tables stand beside it. At most 4 MiB, 256 devices and 16 tables are read.
 
     Raises:
         SmiTopoError: there is no matrix, or it cannot be read; says the line and what was expected.
