@@ -20,7 +20,7 @@ def test_packages_by_the_first_folder_of_the_path():
         {
             "process:": {
                 "python_version": "3.11.9",
-                "sys_path": ["", "/work/job", "/usr/lib/python3.11", SITE, second],
+                "sys_path": ["", "/data/job", "/usr/lib/python3.11", SITE, second],
             },
             f"list:{SITE}": [
                 "nvidia_nccl_cu12-2.21.5.dist-info",
