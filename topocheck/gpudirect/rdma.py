@@ -33,7 +33,7 @@ from topocheck.gpudirect.ground import (
 from topocheck.gpudirect.types import RdmaVerdict
 from topocheck.model.base import Evidence, Missing, ReasonStep, Verdict
 from topocheck.topology.paths import joined_to_cpu, product_of
-from topocheck.topology.types import Gpu, Nic, Path
+from topocheck.topology.types import Gpu, HopKind, Nic, Path
 
 
 def judge_pair(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> RdmaVerdict:
@@ -128,6 +128,8 @@ def _distance(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> list[ReasonStep]:
     steps = []
     if word in ("PIX", "PXB"):
         steps.append(ReasonStep(f"the two share a PCIe switch ({word})", "yes", quoted))
+    elif coherent and any(h.kind is HopKind.INTER_SOCKET for h in path.hops):
+        steps.append(ReasonStep(f"traffic crosses from one CPU to the other ({word})", "degraded", quoted))
     elif coherent:
         steps.append(ReasonStep(f"the NIC reaches the GPU's memory through its CPU by C2C ({word})", "yes", quoted))
     else:

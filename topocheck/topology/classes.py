@@ -7,9 +7,9 @@ The rule, checked against public matrices (tests/topology/test_classes.py):
 2. They share no more than the host bridge: PHB.
 3. Different host bridges: NODE on one NUMA node, SYS on two.
 
-Where the NUMA node is not known, rule 3 asks NVML's common ancestor (GPU pairs only). Without it, a machine with a
-single node leaves no choice (NODE); in a guest nvidia-smi itself says SYS, since the guest's kernel cannot place
-the host bridges; a machine with several nodes leaves the class open.
+Where the NUMA node of one is not known, rule 3 asks NVML's common ancestor (GPU pairs only). Without it, a
+bare-metal machine with a single node leaves no choice (NODE); on a machine with several nodes, and in a guest, whose
+kernel cannot place the host bridges, nvidia-smi says SYS, and so do we.
 """
 
 from __future__ import annotations
@@ -67,12 +67,9 @@ def _across_bridges(a: Place, b: Place, around: Surroundings, ancestor: str | Mi
         return PathClass.NODE.value if a.node == b.node else PathClass.SYS.value
     if known(ancestor):
         return ancestor
-    if around.guest:
-        return PathClass.SYS.value
-    if around.numa_nodes == 1:
+    if isinstance(around.numa_nodes, Missing) and not around.guest:
+        unplaced = " and ".join(p.label for p in (a, b) if isinstance(p.node, Missing))
+        return Missing(Reason.ABSENT, f"neither the NUMA node of {unplaced} nor the machine's nodes are known")
+    if around.numa_nodes == 1 and not around.guest:
         return PathClass.NODE.value
-    unplaced = " and ".join(p.label for p in (a, b) if isinstance(p.node, Missing))
-    return Missing(
-        Reason.ABSENT,
-        f"the firmware does not say on which NUMA node {unplaced} is, so NODE and SYS cannot be told apart",
-    )
+    return PathClass.SYS.value
