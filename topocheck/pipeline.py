@@ -8,7 +8,7 @@ import msgspec
 
 from topocheck.checks import registry
 from topocheck.gpudirect.types import GpuDirect
-from topocheck.host.base import Host, HostError, RecordedBackend
+from topocheck.host.base import Answer, Host, HostError, RecordedBackend
 from topocheck.model.base import Finding, Missing, ProbeStatus, Reason
 from topocheck.model.node import Node
 from topocheck.model.system import SoftwareFacts
@@ -33,16 +33,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-def live_host(*, cross_check: bool = False, budget_s: float = 20.0) -> Host:
-    """Ask this machine everything, in child processes with deadlines, and return its answers as a host.
+def ask_machine(*, cross_check: bool = False, budget_s: float = 20.0) -> dict[str, Answer]:
+    """Ask this machine everything, in child processes with deadlines, and return every question with its answer.
 
     Never raises and never hangs: what did not answer within its probe's deadline, or within `budget_s` seconds
     in all, is recorded as timed out under the name of the call.
     """
     from topocheck.host.gather import gather
 
-    probes = PROBES + (OPTIONAL_PROBES if cross_check else ())
-    return Host(RecordedBackend(gather(probes, budget_s=budget_s)), "live")
+    return gather(PROBES + (OPTIONAL_PROBES if cross_check else ()), budget_s=budget_s)
+
+
+def live_host(*, cross_check: bool = False, budget_s: float = 20.0) -> Host:
+    """Return this machine as a host: what `ask_machine` heard."""
+    return Host(RecordedBackend(ask_machine(cross_check=cross_check, budget_s=budget_s)), "live")
 
 
 def read_node(host: Host, probes: Sequence[Probe] = PROBES + OPTIONAL_PROBES) -> Node:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
 
 import typer
 
-from topocheck.host.base import Host
+from topocheck.host.base import Answer, Host, RecordedBackend
 from topocheck.model.base import InputError
 
 if TYPE_CHECKING:
@@ -27,21 +27,29 @@ Output = Annotated[
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colour, whatever the terminal (also: NO_COLOR=1).")]
 
 
+def read_answers(recording: Path | None, *, cross_check: bool = False, budget_s: float = 20.0) -> dict[str, Answer]:
+    """Return every question with its answer, from a recording or from this machine.
+
+    Raises:
+        InputError: the recording cannot be read.
+    """
+    if recording is None:
+        from topocheck.pipeline import ask_machine
+
+        return ask_machine(cross_check=cross_check, budget_s=budget_s)
+    from topocheck.host.snapshot import load
+
+    return load(str(recording))[1]
+
+
 def open_host(recording: Path | None, *, cross_check: bool = False, budget_s: float = 20.0) -> Host:
     """Return the recording as a host, or this machine.
 
     Raises:
         InputError: the recording cannot be read.
     """
-    if recording is None:
-        from topocheck.pipeline import live_host
-
-        return live_host(cross_check=cross_check, budget_s=budget_s)
-    from topocheck.host.base import RecordedBackend
-    from topocheck.host.snapshot import load
-
-    _, answers = load(recording)
-    return Host(RecordedBackend(answers), str(recording))
+    answers = read_answers(recording, cross_check=cross_check, budget_s=budget_s)
+    return Host(RecordedBackend(answers), "live" if recording is None else recording.name)
 
 
 def emit(text: str, output: Path | None = None) -> None:

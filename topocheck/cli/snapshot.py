@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from topocheck.cli import common
+from topocheck.probes.registry import PROBE_SET_VERSION
 
 app = typer.Typer(
     help="Record this machine to one file that every command reads with --from.",
@@ -32,11 +33,14 @@ def save(
     """Record everything the probes ask of this machine, compressed, in one file to send or keep."""
     from topocheck.host import snapshot
 
-    host = common.open_host(from_, cross_check=cross_check)
-    answers = common.answers_of(host)
-    snapshot.save(file, answers, keep_identifiers=keep_identifiers)
-    kept = "identifiers kept" if keep_identifiers else "identifiers replaced"
-    print(f"wrote {file}: {len(answers)} answers, {file.stat().st_size} bytes, {kept}")
+    answers = common.read_answers(from_, cross_check=cross_check)
+    if not keep_identifiers:
+        from topocheck.host.anonymize import anonymize
+
+        answers = anonymize(answers)
+    identifiers = "kept" if keep_identifiers else "replaced"
+    snapshot.save(str(file), answers, probe_set=PROBE_SET_VERSION, identifiers=identifiers)
+    print(f"wrote {file}: {len(answers)} answers, {file.stat().st_size} bytes, identifiers {identifiers}")
 
 
 @app.command("show")
@@ -58,9 +62,11 @@ def show(
     from topocheck.render.page import clean
     from topocheck.render.snapshot import show_text
 
-    header, answers = snapshot.load(file)
+    header, answers = snapshot.load(str(file))
     if tree is not None:
-        n = snapshot.export_tree(answers, tree)
+        from topocheck.host.tree import export_tree
+
+        n = export_tree(answers, str(tree))
         print(f"wrote {n} files and links below {tree}")
         return
     common.emit(clean(show_text(header, answers, question)))

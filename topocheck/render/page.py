@@ -85,7 +85,7 @@ class Page:
         columns = len(cells[0])
         widths = [max(len(head[i]) if head else 0, *(len(r[i][0]) for r in cells)) for i in range(columns)]
         used = indent + sum(widths[:-1]) + 2 * (columns - 1)
-        widths[-1] = min(widths[-1], max(self.style.width - used, 16))
+        widths[-1] = max(min(widths[-1], max(self.style.width - used, 16)), 1)
         if head:
             self.line(
                 (" " * indent + "  ".join(_align(h, widths[i], i in right) for i, h in enumerate(head)).rstrip(), "dim")

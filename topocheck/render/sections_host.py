@@ -19,7 +19,7 @@ def text_of(value: object) -> str:
         return "-" if value.reason.value == "absent" and not value.detail else f"? {value.reason.value}"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
 def record(report: Report, page: Page) -> None:

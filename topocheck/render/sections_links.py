@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -191,19 +192,25 @@ def rdma(report: Report, page: Page) -> None:
 
 
 def _grouped(verdicts: Sequence[V], title: Callable[[V], str], page: Page) -> None:
-    """Add the verdicts, those with the same verdict and the same reasons together."""
+    """Add the verdicts, those with the same verdict and the same reasons together; the evidence is the first's."""
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[V]] = {}
     for v in verdicts:
-        groups.setdefault((title(v), tuple((r.effect, r.text) for r in v.reasons)), []).append(v)
-    for (name, _), members in groups.items():
+        groups.setdefault((title(v), tuple((r.effect, _general(r.text, v)) for r in v.reasons)), []).append(v)
+    for (name, steps), members in groups.items():
         first = members[0]
         page.text(f"{name}: {_pairs(members)}", style=VERDICT_STYLES[Verdict(first.verdict)], hang=4)
-        for r in first.reasons:
-            page.text(f"- {r.text}", indent=4, hang=2)
+        for r, (_, text) in zip(first.reasons, steps, strict=True):
+            page.text(f"- {text if len(members) > 1 else r.text}", indent=4, hang=2)
             for e in r.evidence[:2]:
                 page.text(f"{e.source}: {e.raw}", indent=8, hang=2, style="dim")
             if r.fix:
                 page.text(f"fix: {r.fix}", indent=6, hang=5, style="green")
+
+
+def _general(text: str, v: V) -> str:
+    """Return a reason without the labels of its pair, so that equal reasons of many pairs read once."""
+    second = "the other GPU" if v.to_label.startswith("GPU") else "the NIC"
+    return re.sub(rf"\b{re.escape(v.from_label)}\b", "the GPU", re.sub(rf"\b{re.escape(v.to_label)}\b", second, text))
 
 
 def _pairs(members: Sequence[V]) -> str:

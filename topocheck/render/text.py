@@ -53,7 +53,13 @@ def summary(report: Report, page: Page) -> None:
     if report.gpudirect.p2p:
         page.pair("GPUDirect P2P", _verdicts([v.verdict.value for v in report.gpudirect.p2p]))
     if report.gpudirect.rdma:
-        page.pair("GPUDirect RDMA", _verdicts([v.verdict.value for v in report.gpudirect.rdma]))
+        near = {(n.gpu, nic) for n in topology.nearest_nics for nic in n.nics}
+        nearest = Counter(v.verdict.value for v in report.gpudirect.rdma if (v.from_, v.to) in near)
+        with_nearest = ", ".join(f"{v} {n}" for v, n in nearest.items())
+        page.pair(
+            "GPUDirect RDMA",
+            f"{_verdicts([v.verdict.value for v in report.gpudirect.rdma])}; nearest NICs: {with_nearest}",
+        )
     for b in report.backends:
         if b.fits == "best":
             page.pair("backend", f"{b.name}: {b.why}")
