@@ -144,6 +144,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         subject: what was swept (`all_reduce nccl 2 ranks`).
         rate: what beta is: `bandwidth`, `busbw` or `algbw`.
+        whole: one line through all sizes, with its confidence; alpha_us, beta_gb_s and half_size_bytes are of it.
         pieces: one piece, or up to three where the curve bends (a change of protocol).
         half_size_bytes: alpha x beta of the two-parameter fit.
         worst_residual: largest relative error of that fit.
@@ -155,6 +156,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     rate: str = "bandwidth"
     points: int = 0
+    whole: FitPiece | None = None
     pieces: tuple[FitPiece, ...] = ()
     alpha_us: float | None = None
     beta_gb_s: float | None = None
