@@ -51,7 +51,10 @@ class TreeBackend:
             raise host_error(e.errno) from None
 
     def _file(self, path: str) -> File:
-        entry = self.tree.get(path)
+        try:
+            entry = self.tree.get(path)
+        except TreeError as e:
+            raise host_error(e.errno) from None
         if isinstance(entry, Error):
             raise host_error(entry.errno)
         if not isinstance(entry, File):
@@ -185,6 +188,14 @@ class TreeBackend:
 
     def _ask_cuda(self, call: str, *args: str | int) -> Answer:
         return self.cuda.ask(call, *args)
+
+    def _ask_pci_names(self, *ids: str) -> dict[str, list[str | None]]:
+        from topocheck.host.pci_ids import lookup
+
+        return lookup(lambda path: self._file(path).data, ids)
+
+    def _ask_probe(self, probe: str) -> dict[str, Any]:
+        return {"state": "ok", "ms": 1.0, "detail": ""}
 
     def _ask_now(self) -> str:
         return str(self.description.get("now", "2026-01-01T00:00:00Z"))

@@ -21,6 +21,7 @@ from tests.machines.description import (
     merge,
     negotiate,
     parse_tree,
+    products,
 )
 from tests.machines.nvml_answers import Cuda, Nvml
 from tests.machines.tree import Entry, Error, File, Link, Tree
@@ -54,7 +55,7 @@ class Machine(msgspec.Struct, kw_only=True):
         """Return (label, label) -> class of `topo -m`, or of `topo -mp` with `pcie`, as `[expect]` tells them.
 
         Labels are `GPU3` and RDMA names; each pair once, GPUs first, the lower index first. Empty where the
-        capture does not tell.
+        capture does not tell; pairs with a device of `unknown = [...]` are left out.
         """
         return expected_classes(self.facts_expected, sum(f.kind == "gpu" for f in self.functions.values()), pcie)
 
@@ -124,6 +125,8 @@ def build(d: Mapping[str, Any], name: str) -> Machine:
     nvml = Nvml([f for f in fs if f.options.get("hidden") != "1"], d, name, d.get("numa", []))
     nvidia_files.write(tree, nvml, fs, d)
     _software(tree, d.get("software", {}))
+    if not d.get("system", {}).get("no_pci_ids"):
+        tree.put("/usr/share/misc/pci.ids", _pci_ids())
     _files(tree, d.get("files", {}), name)
     cuda = Cuda(nvml, d.get("cuda", {}), {k: str(v) for k, v in d.get("environment", {}).items()})
     backend = TreeBackend(tree, nvml, cuda, d)
@@ -172,6 +175,29 @@ def _software(tree: Tree, told: Mapping[str, Any]) -> None:
         tree.put(f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}")
 
 
+_VENDORS = {
+    "1000": "Broadcom / LSI",
+    "1002": "Advanced Micro Devices, Inc. [AMD/ATI]",
+    "1014": "IBM",
+    "1022": "Advanced Micro Devices, Inc. [AMD]",
+    "10b5": "PLX Technology, Inc.",
+    "10de": "NVIDIA Corporation",
+    "15b3": "Mellanox Technologies",
+    "8086": "Intel Corporation",
+}
+
+
+@functools.cache
+def _pci_ids() -> str:
+    """Return a small pci.ids with the vendors and the named products of products.toml."""
+    lines = []
+    for vendor, name in sorted(_VENDORS.items()):
+        lines.append(f"{vendor}  {name}")
+        own = {p["id"][5:]: p["name"] for p in products().values() if "name" in p and p["id"].startswith(vendor)}
+        lines += [f"\t{device}  {text}" for device, text in sorted(own.items())]
+    return "\n".join(lines)
+
+
 def _files(tree: Tree, told: Mapping[str, Any], name: str) -> None:
     for path, value in told.items():
         if isinstance(value, str):
@@ -201,6 +227,7 @@ def expected_classes(expect: Mapping[str, Any], gpus: int, pcie: bool = False) -
     """Return the pairs of an `[expect]` table: `gpus` is one class for all, or class -> pairs with `rest`."""
     told = expect.get("pcie_gpus" if pcie else "gpus")
     out: dict[tuple[str, str], str] = {}
+    unknown = set(expect.get("unknown", []))
     if told:
         table = {"rest": told} if isinstance(told, str) else dict(told)
         rest = table.pop("rest", None)
@@ -217,4 +244,4 @@ def expected_classes(expect: Mapping[str, Any], gpus: int, pcie: bool = False) -
         if len(cells) != gpus:
             raise DescriptionError(f"expect: {nic} has {len(cells)} cells for {gpus} GPUs")
         out |= {(f"GPU{i}", nic): c for i, c in enumerate(cells) if c != "-"}
-    return out
+    return {pair: c for pair, c in out.items() if not unknown & set(pair)}

@@ -40,6 +40,7 @@ def write(tree: Tree, roots: list[Root], fs: list[Function], d: dict[str, Any], 
         if f.options.get("hidden") == "1":
             continue
         base = _function(tree, f, d, base, cpus_of_node)
+    _virtual_functions(tree, fs)
     _iommu(tree, fs, system)
 
 
@@ -235,6 +236,21 @@ def _driver(tree: Tree, f: Function) -> None:
         return
     tree.link(f"{f.path}/driver", f"/sys/bus/pci/drivers/{driver}")
     tree.link(f"/sys/bus/pci/drivers/{driver}/{f.address}", f.path)
+
+
+def _virtual_functions(tree: Tree, fs: list[Function]) -> None:
+    """Link each function with `pf=ADDRESS` to its physical function and back."""
+    numbers: dict[str, int] = {}
+    by_address = {f.address: f for f in fs}
+    for f in fs:
+        pf = f.options.get("pf")
+        if pf is None:
+            continue
+        if pf not in by_address:
+            raise DescriptionError(f"{f.address}: pf={pf}: no such function")
+        n = numbers[pf] = numbers.get(pf, -1) + 1
+        tree.link(f"{f.path}/physfn", by_address[pf].path)
+        tree.link(f"{by_address[pf].path}/virtfn{n}", f.path)
 
 
 def _iommu(tree: Tree, fs: list[Function], system: dict[str, Any]) -> None:
