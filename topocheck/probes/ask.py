@@ -67,7 +67,7 @@ def list_or_missing(host: Host, path: str) -> list[str] | Missing:
         return e.missing()
 
 
-def text_or_missing(host: Host, path: str, limit: int = 1 << 16) -> str | Missing:
+def text_or_missing(host: Host, path: str, limit: int = 1 << 20) -> str | Missing:
     """Return the stripped text of a file, or why there is none."""
     try:
         return host.read_text(path, limit).strip("\0 \t\r\n")

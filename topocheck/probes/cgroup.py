@@ -61,7 +61,7 @@ def first_text(host: Host, paths: list[str]) -> tuple[str, str] | Missing:
     why: Missing | None = None
     for path in paths:
         try:
-            return path, host.read_text(path, 1 << 14).strip()
+            return path, host.read_text(path).strip()
         except HostError as e:
             why = why or e.missing()
     return why or ABSENT
@@ -73,7 +73,7 @@ def all_texts(host: Host, paths: list[str]) -> dict[str, str] | Missing:
     why: Missing | None = None
     for path in paths:
         try:
-            out[path] = host.read_text(path, 1 << 14).strip()
+            out[path] = host.read_text(path).strip()
         except HostError as e:
             why = why or e.missing()
     return out or why or ABSENT
