@@ -213,6 +213,7 @@ def test_standard_output_ends_though_a_child_hangs() -> None:
     [
         ("nvml:DeviceGetName|2", ("nvml|2", "nvml")),
         ("nvml:DeviceGetNvLinkState|2|17", ("nvml|2", "nvml")),
+        ("nvml:DeviceGetP2PStatus|0|3|1", ("nvml|0", "nvml|3", "nvml")),
         ("nvml:SystemGetDriverVersion", ("nvml",)),
         ("cuda:DeviceGetName|0", ("cuda|0", "cuda")),
         ("run:10|lspci|-v", ("run|lspci",)),

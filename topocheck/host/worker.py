@@ -62,17 +62,20 @@ class Job(msgspec.Struct):
     alarm_s: int
 
 
+_CALLS_ABOUT_PAIRS = ("DeviceGetP2PStatus", "DeviceGetTopologyCommonAncestor", "DeviceCanAccessPeer")
+
+
 def subjects(question: str) -> tuple[str, ...]:
     """Return what a question is about, narrowest first: what hangs or crashes twice is not asked again.
 
-    A GPU for NVML and CUDA (the first number among the arguments) and then the library itself; the program for a
-    command; the folder for a file.
+    For NVML and CUDA the GPU that the first argument gives (both GPUs of a pair), then the library itself; for a
+    command the program; for a file its folder.
     """
     kind, _, rest = question.partition(":")
     args = rest.split("|")
     if kind in ("nvml", "cuda"):
-        device = next((a for a in args[1:] if a.isdigit()), None)
-        return (kind,) if device is None else (f"{kind}|{device}", kind)
+        devices = 2 if args[0] in _CALLS_ABOUT_PAIRS else 1
+        return (*(f"{kind}|{a}" for a in args[1 : 1 + devices] if a.isdigit()), kind)
     if kind == "run":
         return (f"run|{args[1] if len(args) > 1 else ''}",)
     if args[0].startswith("/"):
