@@ -125,7 +125,19 @@ class TreeBackend:
         environment = self.description.get("environment", {})
         return {k: str(v) for k, v in sorted(environment.items()) if variable_allowed(k)}
 
+    def _services(self, argv: tuple[str, ...]) -> dict[str, Any]:
+        """Answer `systemctl show --property=Id,LoadState,ActiveState UNIT...` from `[services]`."""
+        told = self.description["services"]
+        blocks = []
+        for unit in (a for a in argv[1:] if a.endswith(".service")):
+            state = told.get(unit.removesuffix(".service"))
+            load = "not-found" if state is None else "loaded"
+            blocks.append(f"Id={unit}\nLoadState={load}\nActiveState={state or 'inactive'}\n")
+        return {"rc": 0, "stdout": "\n".join(blocks), "stderr": ""}
+
     def _ask_run(self, timeout_s: int, *argv: str) -> dict[str, Any]:
+        if argv and argv[0] == "systemctl" and "services" in self.description:
+            return self._services(argv)
         told = self.description.get("commands", {}).get(" ".join(map(str, argv)))
         if told is None:
             raise HostError(Reason.ABSENT, f"{argv[0] if argv else 'an empty command'}: no such program")

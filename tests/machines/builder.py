@@ -92,7 +92,7 @@ def cached(name: str) -> Machine:
 
 _TABLES = frozenset(
     "machine system numa pci ports patch gpus gpu nvlink p2p driver nvml cuda nics software_rdma bonds addresses "
-    "modules files dmi process limits environment commands psutil software hangs now expect nvidia_proc".split()
+    "modules files dmi process limits environment commands psutil software hangs now expect case services interfaces".split()
 )
 
 
@@ -125,6 +125,9 @@ def build(d: Mapping[str, Any], name: str) -> Machine:
     nvml = Nvml([f for f in fs if f.options.get("hidden") != "1"], d, name, d.get("numa", []))
     nvidia_files.write(tree, nvml, fs, d)
     _software(tree, d.get("software", {}))
+    for service, state in d.get("services", {}).items():
+        populated = int(state == "active")
+        tree.put(f"/sys/fs/cgroup/system.slice/{service}.service/cgroup.events", f"populated {populated}\nfrozen 0")
     if not d.get("system", {}).get("no_pci_ids"):
         tree.put("/usr/share/misc/pci.ids", _pci_ids())
     _files(tree, d.get("files", {}), name)

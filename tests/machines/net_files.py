@@ -58,6 +58,14 @@ def write(tree: Tree, fs: list[Function], d: dict[str, Any], name: str) -> None:
     for f in fs:
         if f.kind == "eth" and "net" in f.options:
             _netdev(tree, f, f.options["net"], {**f.product, **f.options})
+    for net, told in d.get("interfaces", {}).items():
+        files = {
+            "speed": str(told.get("speed", 25000)),
+            "mtu": str(told.get("mtu", 1500)),
+            "operstate": "up",
+            "flags": "0x1003",
+        }
+        _interface(tree, net, f"/sys/devices/virtual/net/{net}", files)
     for bond, told in d.get("bonds", {}).items():
         at = f"/sys/devices/virtual/net/{bond}"
         _interface(

@@ -132,6 +132,8 @@ class Nvml:
         if told is not None:
             if isinstance(told, dict) and set(told) == {"error"}:
                 raise error(told["error"])
+            if isinstance(told, dict) and set(told) == {"reason", "detail"}:  # a reason of topocheck's own
+                raise HostError(Reason(told["reason"]), told["detail"])
             return told
         if call == "DeviceGetFieldValues":
             g = self._gpu(int(args[0]))
@@ -230,7 +232,7 @@ class Nvml:
             "MaxPcieLinkWidth": most.width if flat else min(most.width, port.width),
             "GpuMaxPcieLinkGeneration": most.gen,
             "PcieReplayCounter": int(t.get("replays", 0)),
-            "PerformanceState": int(t.get("pstate", 0 if busy and not t.get("idle_gen") else 0 if busy else 8)),
+            "PerformanceState": int(t.get("pstate", 0 if busy else 8)),
             "ComputeMode": int(t.get("compute_mode", 0)),
             "PersistenceMode": int(t.get("persistence", 1)),
             "VirtualizationMode": int(t.get("virtualization", 0)),
@@ -251,7 +253,7 @@ class Nvml:
     def _fabric(t: dict[str, Any]) -> dict[str, Any] | None:
         """State 3 is completed; status 0 is success (nvml.h, nvmlGpuFabricState_t)."""
         told = t.get("fabric")
-        if told is None:
+        if told is None or told is False:
             return None
         return {
             "clusterUuid": "00000000-0000-0000-0000-000000000000",
@@ -275,7 +277,10 @@ class Nvml:
         slices = self._gpu(int(i)).told.get("mig_devices", [])
         if int(m) >= len(slices):
             raise error("NotFound")
-        return {"uuid": f"MIG-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{i}/{m}')}", "name": slices[int(m)]}
+        told = slices[int(m)]
+        if isinstance(told, dict):
+            return dict(told)
+        return {"uuid": f"MIG-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{i}/{m}')}", "name": told}
 
     def _DeviceGetCpuAffinity(self, i: int, words: int) -> list[int]:
         f = self._gpu(int(i)).function
@@ -477,8 +482,8 @@ class Cuda:
             "GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS": 1,
             "GPU_DIRECT_RDMA_WRITES_ORDERING": 100 if g.told["arch"] >= 9 else 0,
             "DMA_BUF_SUPPORTED": data_centre & int(open_module),
-            "HANDLE_TYPE_FABRIC_SUPPORTED": int(g.told.get("fabric") is not None),
-            "MULTICAST_SUPPORTED": int(g.told.get("fabric") is not None),
+            "HANDLE_TYPE_FABRIC_SUPPORTED": int(isinstance(g.told.get("fabric"), dict)),
+            "MULTICAST_SUPPORTED": int(isinstance(g.told.get("fabric"), dict)),
             **{k: int(v) for k, v in self.told.items() if k.isupper()},
         }
         if name not in values:
