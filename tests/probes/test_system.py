@@ -69,7 +69,6 @@ def judge(flags: str = "", vendor: str = "", product: str = "", x86: bool = True
         dmi_product=product or ABSENT,
         hypervisor_type=more.get("kind", ABSENT),
         device_tree=more.get("device_tree", ABSENT),
-        cpuinfo={k: v for k, v in more.items() if k in ("machine", "platform")},
         table=hypervisors.table(),
     )
 
@@ -118,10 +117,12 @@ def test_without_a_flag_the_names_have_to_do() -> None:
     nothing = judge(x86=False)
     assert isinstance(nothing, Missing)
     assert nothing.reason is Reason.UNSUPPORTED
-    assert judge(x86=False, machine="CHRP IBM pSeries (emulated by qemu)") == "KVM"
-    assert judge(x86=False, platform="pSeries") == "PowerVM"
-    assert isinstance(judge(x86=False, platform="PowerNV"), Missing)
-    assert judge(x86=False, device_tree="linux,kvm") == "KVM"
+    assert judge(x86=False, device_tree="linux,kvm qemu,pseries\0ibm,pseries") == "KVM"
+    assert judge(x86=False, device_tree="IBM,9009-22A\0ibm,pseries") == "PowerVM"
+    assert judge(x86=False, device_tree="linux,dummy-virt") == "KVM"
+    power = judge(x86=False, device_tree="ibm,powernv\0ibm,p9-openbmc")
+    assert isinstance(power, Missing)
+    assert power.reason is Reason.ABSENT
     assert judge("hypervisor", kind="xen") == "Xen"
 
 
@@ -387,5 +388,5 @@ def test_parsers_never_raise(text: str) -> None:
     nvidia_procfs.parse_version(text)
     nvidia_procfs.parse_colon_lines(text.split("\n"))
     system.parse_services(text)
-    judge(text, text, text, x86=False, machine=text, platform=text, kind=text, device_tree=text)
+    judge(text, text, text, x86=False, kind=text, device_tree=text)
     contained(cgroup_paths=[text], manager=text, version=text)

@@ -129,7 +129,7 @@ def parse_aer(text: str) -> tuple[int, dict[str, int]] | Missing:
     lines = 0
     for line in text.splitlines():
         name, _, number = line.strip().rpartition(" ")
-        if not name or not re.fullmatch(r"[0-9]{1,20}", number):
+        if not name or not number.isascii() or not number.isdigit() or len(number) > 20:
             continue
         lines += 1
         if name.startswith("TOTAL_ERR"):

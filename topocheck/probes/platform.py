@@ -21,6 +21,17 @@ _CONTAINER_PATHS = (
     (re.compile(r"/lxc/|/lxc\.payload"), "lxc"),
     (re.compile(r"/cri-containerd|/cri-o-|/crio-|/containerd-"), "containerd"),
 )
+_DEVICE_TREES = {
+    "linux,kvm": "KVM",
+    "linux,dummy-virt": "KVM",
+    "qemu,pseries": "KVM",
+    "xen,xen": "Xen",
+    "vmware": "VMware",
+    "ibm,pseries": "PowerVM",
+}
+"""Words of /proc/device-tree/hypervisor/compatible and /proc/device-tree/compatible that only guests have: QEMU
+hw/ppc/spapr.c and hw/arm/virt.c, systemd src/basic/virt.c; bare metal of Power says ibm,powernv."""
+
 _GVISOR_VERSION = "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016"
 """What gVisor's /proc/version says whatever the host (google/gvisor pkg/sentry/kernel, linux version constants)."""
 
@@ -33,7 +44,6 @@ def hypervisor(
     dmi_product: str | Missing,
     hypervisor_type: str | Missing,
     device_tree: str | Missing,
-    cpuinfo: Mapping[str, str],
     table: Sequence[Row],
 ) -> str | Missing:
     """Return the vendor word of the hypervisor, `unknown` where it does not say its name, or Missing.
@@ -56,14 +66,14 @@ def hypervisor(
         return rows[0].hypervisor if rows else UNKNOWN_HYPERVISOR
     if rows and not metal:
         return rows[0].hypervisor
-    if isinstance(device_tree, str) and device_tree:
-        return "KVM" if "kvm" in device_tree.lower() else device_tree[:40]
-    if "emulated by qemu" in cpuinfo.get("machine", ""):
-        return "KVM"
-    if cpuinfo.get("platform") == "pSeries":  # Linux on a partition of PowerVM; bare metal is PowerNV
-        return "PowerVM"
-    if told or cpuinfo.get("platform") == "PowerNV":
-        return Missing(Reason.ABSENT, "bare metal: no name of a hypervisor")
+    if isinstance(device_tree, str):
+        words = set(device_tree.replace("\0", " ").split())
+        if guest := next((word for name, word in _DEVICE_TREES.items() if name in words), None):
+            return guest
+        if told or words:
+            return Missing(Reason.ABSENT, "bare metal: neither firmware nor device tree names a hypervisor")
+    if told:
+        return Missing(Reason.ABSENT, "bare metal: the firmware names no hypervisor")
     return Missing(Reason.UNSUPPORTED, "neither DMI nor a device tree tells")
 
 

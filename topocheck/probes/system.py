@@ -177,8 +177,7 @@ def _platform(host: Host, info: dict[str, str], raw: dict[str, str]) -> dict[str
             dmi_vendor=vendor,
             dmi_product=product,
             hypervisor_type=_hypervisor_type(host),
-            device_tree=text_or_missing(host, "/proc/device-tree/hypervisor/compatible"),
-            cpuinfo=info,
+            device_tree=_device_tree(host),
             table=hypervisors.table(),
         ),
         "container": platform.container(
@@ -189,6 +188,13 @@ def _platform(host: Host, info: dict[str, str], raw: dict[str, str]) -> dict[str
             version=value_or(text_or_missing(host, "/proc/version"), ""),
         ),
     }
+
+
+def _device_tree(host: Host) -> str | Missing:
+    """Return the words by which a device tree says what machine, and what hypervisor, it describes."""
+    texts = [text_or_missing(host, f"/proc/device-tree/{p}compatible") for p in ("hypervisor/", "")]
+    words = [t for t in texts if isinstance(t, str)]
+    return " ".join(words) if words else texts[-1]
 
 
 def _hypervisor_type(host: Host) -> str | Missing:
