@@ -19,6 +19,9 @@ NOT_SUPPORTED = HostError(Reason.UNSUPPORTED, "NVMLError_NotSupported")
 INVALID = HostError(Reason.UNSUPPORTED, "NVMLError_InvalidArgument")
 
 _RC_NOT_SUPPORTED = 3
+_COUNTERS = {91: LINKS, 94: 1, 95: 0, 169: 849, 175: 18, 176: 25, 177: 17, 178: 1, 183: 44}
+_COUNTERS |= dict.fromkeys((173, 174, 179, 180, 181, 182), 0)
+"""Field values of a healthy idle GPU of that kind: a PCIe link that trained, and 18 NVLinks."""
 
 
 def pci_info(bus_id: str) -> dict[str, Answer]:
@@ -77,7 +80,7 @@ def _gpu(i: int) -> dict[str, Answer]:
         "DeviceGetMaxPcieLinkGeneration": 5,
         "DeviceGetMaxPcieLinkWidth": 16,
         "DeviceGetGpuMaxPcieLinkGeneration": 5,
-        "DeviceGetPcieReplayCounter": 0,
+        "DeviceGetPcieReplayCounter": 1,
         "DeviceGetPerformanceState": 0,
         "DeviceGetClockInfo|1": 345,
         "DeviceGetMaxClockInfo|1": 1980,
@@ -99,12 +102,12 @@ def _gpu(i: int) -> dict[str, Answer]:
             "healthMask": 0,
             "healthSummary": 0,
         },
-        "DeviceGetCpuAffinity|64": [0xFFFFFFFFFFFF],
+        "DeviceGetCpuAffinity|64": [0xFFFFFFFF],
         "DeviceGetMemoryAffinity|16|0": [1],
         "DeviceGetNumaNodeId": NOT_SUPPORTED,
         "DeviceGetComputeRunningProcesses": [],
         "DeviceGetGraphicsRunningProcesses": [],
-        f"DeviceGetFieldValues|{own}": field_values(own, {91: LINKS, 94: 0, 95: 0, 169: 3}),
+        f"DeviceGetFieldValues|{own}": field_values(own, _COUNTERS),
         f"DeviceGetFieldValues|{speeds}": field_values(speeds, {164: 26562}),
     }
     for link in range(LINKS):
@@ -116,7 +119,7 @@ def _gpu(i: int) -> dict[str, Answer]:
             f"DeviceGetNvLinkRemotePciInfo|{link}": pci_info("FFFFFFFF:FF:FF.0"),
             f"DeviceGetFieldValues|{errors}": field_values(errors, {161: 0, 162: 0, 163: 0}),
         }
-        answers |= {f"DeviceGetNvLinkCapability|{link}|{c}": 1 for c in range(6)}
+        answers |= {f"DeviceGetNvLinkCapability|{link}|{c}": 1 for c in range(4)}
     return answers
 
 

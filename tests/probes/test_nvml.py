@@ -55,8 +55,10 @@ def test_identity_of_h100() -> None:
 
 def test_state_of_h100() -> None:
     first, _ = gpus_of(nvml.read(host(h100_vm())))
-    assert (first.pcie_gen_current, first.pcie_width_current, first.pcie_replays) == (5, 16, 0)
-    assert first.pcie_errors == {"replay_rollovers": 0, "recoveries": 3}
+    assert (first.pcie_gen_current, first.pcie_width_current, first.pcie_replays) == (5, 16, 1)
+    assert first.pcie_errors["recoveries"] == 849
+    assert first.pcie_errors["bad_tlps"] == 25
+    assert len(first.pcie_errors) == 13
     assert (first.clock_sm_mhz, first.clock_sm_max_mhz, first.clock_event_reasons) == (345, 1980, 1)
     assert (first.mig_current, first.ecc_current, first.ecc_pending, first.persistence_mode) == (
         False,
@@ -65,7 +67,7 @@ def test_state_of_h100() -> None:
         True,
     )
     assert (first.compute_mode, first.virtualization_mode, first.addressing_mode) == ("Default", "PassThrough", "None")
-    assert (first.cpu_affinity, first.memory_affinity) == ("0-47", "0")
+    assert (first.cpu_affinity, first.memory_affinity) == ("0-31", "0")
     assert first.numa_node == Missing(Reason.UNSUPPORTED, "NVMLError_NotSupported")
     assert (first.c2c_enabled, first.c2c_links) == (False, Missing(Reason.UNSUPPORTED, "Not Supported"))
     assert first.processes == ()
@@ -129,7 +131,7 @@ def test_all_field_values_failing_costs_no_link() -> None:
     assert len(first.nvlinks) == LINKS
     assert all(isinstance(link.speed_mb_s, Missing) and link.active is True for link in first.nvlinks)
     assert first.pcie_errors == {}
-    assert first.pcie_replays == 0
+    assert first.pcie_replays == 1
 
 
 def test_replays_from_the_field_value_where_the_call_is_gone() -> None:

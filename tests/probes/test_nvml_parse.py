@@ -71,6 +71,14 @@ def test_fabric_that_is_not_registered_has_no_clique() -> None:
     assert isinstance(found["fabric_health_mask"], Missing)
 
 
+def test_gpu_of_no_fabric_has_no_status() -> None:
+    """As an H100 answers that is alone in its guest; nvidia-smi prints N/A for all of it."""
+    zero = "00000000-0000-0000-0000-000000000000"
+    found = parse_fabric({"clusterUuid": zero, "status": 0, "cliqueId": 0, "state": 0, "healthMask": 0})
+    assert found.pop("fabric_state") == "Not Supported"
+    assert set(found.values()) == {Missing(Reason.UNSUPPORTED, "fabric state Not Supported")}
+
+
 def test_fabric_completed_with_an_error_says_so() -> None:
     found = parse_fabric({"clusterUuid": "a", "status": 999, "cliqueId": 2, "state": 3, "healthMask": 0x55})
     assert (found["fabric_state"], found["fabric_status"], found["fabric_clique"]) == ("Completed", "Unknown Error", 2)

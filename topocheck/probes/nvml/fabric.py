@@ -9,6 +9,13 @@ from topocheck.probes.nvml import words
 from topocheck.probes.nvml.asking import Asked, as_text, member
 
 _COMPLETED = "Completed"
+_OTHERS = (
+    "fabric_status",
+    "fabric_clique",
+    "fabric_cluster_uuid",
+    "fabric_health_mask",
+    "fabric_health_summary",
+)
 
 
 def read(gpu: Asked) -> dict[str, Any]:
@@ -20,7 +27,8 @@ def parse_fabric(answer: Any) -> dict[str, Any]:
     """Return the fabric fields of NvmlGpu from NVML's struct. Never raises.
 
     Clique and cluster have a meaning only once the registration is completed; before that NVML fills them with
-    zeros, which are also a valid answer (a single node has clique 0 and the zero cluster UUID).
+    zeros, which are also a valid answer (a single node has clique 0 and the zero cluster UUID). A GPU that belongs
+    to no fabric answers `Success` beside its state `Not Supported`; that status says nothing and is left out.
     """
     if not isinstance(answer, (dict, Missing)):
         answer = unparsable(repr(answer))
@@ -28,6 +36,9 @@ def parse_fabric(answer: Any) -> dict[str, Any]:
     status = member(answer, "status")
     registered: int | Missing = member(answer, "cliqueId")
     cluster = answer if isinstance(answer, Missing) else as_text(answer.get("clusterUuid", unparsable("")))
+    if state == words.FABRIC_STATES[0]:
+        why = Missing(Reason.UNSUPPORTED, f"fabric state {state}")
+        return {"fabric_state": state} | dict.fromkeys(_OTHERS, why)
     if not isinstance(state, Missing) and state != _COMPLETED:
         registered = cluster = Missing(Reason.ABSENT, f"fabric state {state}")
     return {

@@ -33,7 +33,8 @@ PCIE_ERRORS = {
     183: "lane_errors",
 }
 """Field -> name in NvmlGpu.pcie_errors. `recoveries` counts the link leaving L0 for Recovery, which a change of
-speed does too: alone it is no fault."""
+speed does too. Links retrain at start-up, so that healthy idle H100s show hundreds of recoveries and tens of receiver
+errors, bad TLPs and lane errors: a count that is not zero is no fault by itself, one that grows may be."""
 
 NVLINK_ERRORS = {
     161: "replay",
