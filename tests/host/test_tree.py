@@ -50,6 +50,16 @@ def test_tree_answers_as_the_recording_did(tmp_path: Path) -> None:
     assert host.readlink(f"{ALIAS}/driver") == "../../../../bus/pci/drivers/nvidia"
 
 
+def test_ids_that_only_the_modalias_gives(tmp_path: Path) -> None:
+    """The kernel prints both from the same numbers: drivers/pci/pci-sysfs.c."""
+    modalias = b"pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00\n"
+    export_tree({f"realpath:{ALIAS}": REAL, f"read:{ALIAS}/modalias": modalias}, str(tmp_path / "tree"))
+    folder = tmp_path / "tree" / REAL[1:]
+    expected = {"vendor": "0x10de", "device": "0x2330", "subsystem_vendor": "0x10de", "subsystem_device": "0x16c1"}
+    assert {n: (folder / n).read_text().strip() for n in expected} == expected
+    assert (folder / "class").read_text() == "0x030200\n"
+
+
 @pytest.mark.parametrize(
     "answers",
     [

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Mapping
 
 from topocheck.host.base import Answer, HostError
 from topocheck.host.snapshot import SnapshotError
 
+_H8, _H2 = "([0-9A-F]{8})", "([0-9A-F]{2})"
+_MODALIAS = re.compile(f"pci:v{_H8}d{_H8}sv{_H8}sd{_H8}bc{_H2}sc{_H2}i{_H2}")
 _MAX_LINKS = 40  # as the kernel's own limit, fs/namei.c MAXSYMLINKS
 
 
@@ -68,10 +71,26 @@ def _recorded(answers: Mapping[str, Answer]) -> tuple[dict[str, str], set[str], 
             written[path] = str(answer)
         elif _clean(str(answer)) != path:
             links[path] = _clean(str(answer))
+    for path in [p for p in files if p.endswith("/modalias")]:
+        for name, data in _ids(files[path].decode("ascii", "replace")).items():
+            files.setdefault(f"{path.rpartition('/')[0]}/{name}", data)
     # A relative link counts from where its folder really is; shorter paths first, so that this is known by then.
     for path in sorted(written, key=lambda p: p.count("/")):
         links.setdefault(path, _target(_place(path, links), written[path]))
     return links, folders, files
+
+
+def _ids(modalias: str) -> dict[str, bytes]:
+    """Return the files of a PCI function whose content its modalias repeats (modalias_show, drivers/pci/pci-sysfs.c).
+
+    Readers of a captured tree want `vendor`, `device`, `class` and their like, which topocheck need not ask for.
+    """
+    m = _MODALIAS.match(modalias)
+    if not m:
+        return {}
+    vendor, device, sub_vendor, sub_device, *code = (part.lower() for part in m.groups())
+    four = {"vendor": vendor, "device": device, "subsystem_vendor": sub_vendor, "subsystem_device": sub_device}
+    return {n: f"0x{v[-4:]}\n".encode() for n, v in four.items()} | {"class": f"0x{''.join(code)}\n".encode()}
 
 
 def _clean(path: str) -> str:
