@@ -116,3 +116,8 @@ def read_fifo(host: Host) -> list[str]:
         except HostError as e:
             out.append(e.reason.value)
     return out
+
+
+def read_slow_program(host: Host) -> None:
+    folder = os.environ["TOPOCHECK_TEST_FOLDER"]
+    host.run(("sh", "-c", f"echo $$ > {folder}/pid; exec sleep 1000"), timeout_s=1000)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -225,3 +226,16 @@ def test_standard_output_ends_though_a_child_hangs() -> None:
 )
 def test_subjects(question: str, about: tuple[str, ...]) -> None:
     assert subjects(question) == about
+
+
+def test_command_of_a_probe_is_ended_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program still running when the time of the run is over is killed, not left to itself."""
+    monkeypatch.setenv("TOPOCHECK_TEST_FOLDER", str(tmp_path))
+    answers = gather([SickProbe("program", "commands", 1000, sick.read_slow_program)], 2)
+    assert status("program", answers).state == "timed_out"
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(1000):
+        if not os.path.exists(f"/proc/{pid}"):
+            break
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{pid}")

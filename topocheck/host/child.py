@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 
 import msgspec
@@ -53,7 +54,11 @@ def _fork_is_safe() -> bool:
     """
     if not sys.executable:
         return True
-    return len(os.listdir("/proc/self/task")) == 1 and not any(m in sys.modules for m in _FORK_UNSAFE)
+    try:
+        threads = len(os.listdir("/proc/self/task"))
+    except OSError:  # no /proc here: threads that Python did not start cannot be seen
+        threads = threading.active_count()
+    return threads == 1 and not any(m in sys.modules for m in _FORK_UNSAFE)
 
 
 def _fork(job: Job, pipe: int) -> int:

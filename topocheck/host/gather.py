@@ -116,7 +116,7 @@ class _Group:
         self.selector = selector
         if not self.todo:
             return
-        job = Job(self.todo, self.make_backend, self.own, self.given_up, int(self.budget_s) + 5)
+        job = Job(self.todo, self.make_backend, self.own, self.given_up, max(0.0, self.end - time.monotonic()))
         try:
             self.child = Child.start(job)
         except Exception as e:  # noqa: BLE001 - no process to be had, or a job that cannot be sent: say so, go on

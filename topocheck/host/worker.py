@@ -52,14 +52,19 @@ class Job(msgspec.Struct):
     Attributes:
         answers: what earlier children of this group were told; not asked again.
         given_up: subject (see `subjects`) -> the error that answers every question about it.
-        alarm_s: the kernel ends the child after this long, even if the parent is gone.
+        left_s: what is left of the whole run's time. Some seconds later the kernel ends the child, even if the
+            parent is gone.
     """
 
     probes: list[Probe]
     make_backend: Callable[[], Backend]
     answers: dict[str, Answer]
     given_up: dict[str, HostError]
-    alarm_s: int
+    left_s: float
+
+    def alarm(self) -> None:
+        """Have the kernel end this process when the parent cannot be waiting any more."""
+        signal.alarm(int(self.left_s) + 5)
 
 
 _CALLS_ABOUT_PAIRS = ("DeviceGetP2PStatus", "DeviceGetTopologyCommonAncestor", "DeviceCanAccessPeer")
@@ -149,6 +154,7 @@ def run_job(job: Job, pipe: int) -> None:
     """Run the probes, streaming into `pipe`. Ends the process when the parent is gone."""
     encoder = msgspec.msgpack.Encoder()
     backend = job.make_backend()
+    end = time.monotonic() + 0.9 * job.left_s
 
     def send(frame: list[Any]) -> None:
         data = encoder.encode(frame)
@@ -163,8 +169,8 @@ def run_job(job: Job, pipe: int) -> None:
         send(["begin", probe.name])
         began = time.perf_counter()
         if hasattr(backend, "until"):
-            # A command gives up a little before its probe does, so that it is ended by the one who knows it.
-            backend.until = time.monotonic() + 0.8 * probe.deadline_s
+            # A command gives up a little before this process is, so that it is ended by the one who started it.
+            backend.until = min(time.monotonic() + 0.8 * probe.deadline_s, end)
         asker = Asker(backend, job, send)
         try:
             probe.read(Host(asker))
@@ -179,16 +185,23 @@ def run_job(job: Job, pipe: int) -> None:
     send(["done"])
 
 
+def _open_files() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:  # no /proc here
+        return list(range(1024))
+
+
 def detach(keep: Sequence[int]) -> None:
     """Let go of everything of the parent: its standard streams, its open files, its session."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in keep:
+    for fd in _open_files():
+        if fd > 2 and fd not in keep:
             try:
-                os.close(int(name))
-            except OSError:  # the descriptor that listed the folder
+                os.close(fd)
+            except OSError:  # not open: the descriptor that listed the folder
                 continue
     try:
         os.setsid()
@@ -204,7 +217,7 @@ def child_main(job: Job, pipe: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
-        signal.alarm(job.alarm_s)
+        job.alarm()
         detach([pipe])
         run_job(job, pipe)
         status = 0
@@ -219,6 +232,6 @@ def spawned_main() -> None:
     with os.fdopen(JOB_FD, "rb") as file:
         file.seek(0)
         job = pickle.load(file)
-    signal.alarm(job.alarm_s)
+    job.alarm()
     run_job(job, PIPE_FD)
     os._exit(0)
