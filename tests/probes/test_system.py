@@ -69,6 +69,7 @@ def judge(flags: str = "", vendor: str = "", product: str = "", x86: bool = True
         dmi_product=product or ABSENT,
         hypervisor_type=more.get("kind", ABSENT),
         device_tree=more.get("device_tree", ABSENT),
+        version=more.get("version", "Linux version 6.1.0"),
         table=hypervisors.table(),
     )
 
@@ -124,6 +125,7 @@ def test_without_a_flag_the_names_have_to_do() -> None:
     assert isinstance(power, Missing)
     assert power.reason is Reason.ABSENT
     assert judge("hypervisor", kind="xen") == "Xen"
+    assert judge("hypervisor", version="Linux version 5.15.90.1-microsoft-standard-WSL2") == "Microsoft"
 
 
 def test_every_hypervisor_row_has_a_source() -> None:

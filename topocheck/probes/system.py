@@ -168,6 +168,7 @@ def _platform(host: Host, info: dict[str, str], raw: dict[str, str]) -> dict[str
     if "flags" in info:
         raw["/proc/cpuinfo flags"] = "hypervisor" if "hypervisor" in flags else "no hypervisor"
     groups = cgroup.read_groups(host)
+    version = value_or(text_or_missing(host, "/proc/version"), "")
     return {
         "dmi_vendor": vendor,
         "dmi_product": product,
@@ -178,6 +179,7 @@ def _platform(host: Host, info: dict[str, str], raw: dict[str, str]) -> dict[str
             dmi_product=product,
             hypervisor_type=_hypervisor_type(host),
             device_tree=_device_tree(host),
+            version=version,
             table=hypervisors.table(),
         ),
         "container": platform.container(
@@ -185,7 +187,7 @@ def _platform(host: Host, info: dict[str, str], raw: dict[str, str]) -> dict[str
             variables=_environ(host),
             cgroup_paths=list(groups.values()),
             manager=value_or(text_or_missing(host, "/run/systemd/container"), ""),
-            version=value_or(text_or_missing(host, "/proc/version"), ""),
+            version=version,
         ),
     }
 
