@@ -93,12 +93,18 @@ class Identifiers:
         here: list[tuple[str, Callable[[str], str]]] = [(IPV4, self._ipv4)]
         elsewhere: list[tuple[str, Callable[[str], str]]] = [(IPV4, self._ipv4_if_met)]
         self._pattern = re.compile("|".join(f"(?P<f{n}>{p})" for n, (p, _) in enumerate(self._forms + here)))
+        # A recording says the same many times: one width for a thousand links.
+        self._done: dict[tuple[str, bool], str] = {}
         self._changes = {True: self._forms + here, False: self._forms + elsewhere}
 
     def replace(self, text: str, addresses: bool = False) -> str:
         """Return `text` with identifiers replaced; with `addresses`, everything of that form is an IPv4 address."""
-        changes = self._changes[addresses]
-        return self._pattern.sub(lambda m: changes[int((m.lastgroup or "f0")[1:])][1](m[0]), text)
+        known = self._done.get((text, addresses))
+        if known is None:
+            changes = self._changes[addresses]
+            known = self._pattern.sub(lambda m: changes[int((m.lastgroup or "f0")[1:])][1](m[0]), text)
+            self._done[text, addresses] = known
+        return known
 
     def _serial(self, text: str) -> str:
         start = re.split(r"[:=]\s*", text, maxsplit=1)[1]
