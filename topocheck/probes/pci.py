@@ -126,9 +126,9 @@ def _link(folder: Folder, suspended: bool) -> dict[str, Any]:
     if suspended:
         return dict.fromkeys(fields, _SUSPENDED)
     first = folder.value(_LINK_FILES[0], pci_text.parse_link_speed)
-    if isinstance(first, Missing) and _LINK_FILES[0] in folder.raw and folder.raw[_LINK_FILES[0]].startswith("!absent"):
+    if folder.raw[_LINK_FILES[0]].startswith("!absent"):
         # Conventional PCI, or a kernel before 4.13: none of the four is there.
-        return dict.fromkeys(fields, first)
+        return dict.fromkeys(fields, first)  # unlike a file that says `Unknown`, which the others may not
     rest = [
         folder.value(_LINK_FILES[1], pci_text.parse_link_speed),
         folder.value(_LINK_FILES[2], pci_text.parse_link_width),
