@@ -101,3 +101,20 @@ def style(output: Path | None, no_color: bool, width: int) -> Style:
     colour = terminal and not no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     columns = width or (shutil.get_terminal_size((80, 24)).columns if terminal else 80)
     return Style(max(columns, 40), colour)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all, so that a reader never sees half of it.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    import tempfile
+
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as f:
+            f.write(text)
+        Path(f.name).chmod(0o644)
+        Path(f.name).replace(path)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written: {e.strerror}") from e

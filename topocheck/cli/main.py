@@ -8,7 +8,7 @@ import sys
 import typer
 
 import topocheck
-from topocheck.cli import common, pcie, report, snapshot
+from topocheck.cli import check, common, pcie, report, snapshot
 from topocheck.model.base import InputError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("report")(report.report)
+app.command("check")(check.check)
+app.command("explain")(check.explain)
 app.add_typer(snapshot.app, name="snapshot")
 app.command("pcie")(pcie.pcie)
 

@@ -1,0 +1,145 @@
+"""What a run of checks comes to: its state, its exit code, and for which devices it was asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from topocheck.checks.registry import CheckResult, finding_order, worst
+from topocheck.model.address import normalize_address
+from topocheck.model.base import Finding, ProbeStatus, State, known
+from topocheck.model.node import Node
+from topocheck.policy.types import Policy
+from topocheck.topology.types import Topology
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a run of checks.
+
+    Attributes:
+        hostname: of the node, for formats that name it.
+        state: the worst state of all findings.
+        exit_code: 0 healthy, 1 failed, 3 could not tell what the policy requires (docs/checks.md, "Exit codes").
+        required_unknown: what the policy requires and nobody could tell, in words.
+        notices: what the reader must know of the run itself (a policy that could not be read).
+    """
+
+    source: str
+    taken_at: str
+    hostname: str
+    policy: Policy
+    state: State
+    exit_code: int
+    findings: tuple[Finding, ...]
+    results: tuple[CheckResult, ...]
+    required_unknown: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+def conclude(
+    node: Node,
+    findings: Sequence[Finding],
+    results: Sequence[CheckResult],
+    policy: Policy,
+    notices: Sequence[str] = (),
+) -> Outcome:
+    """Return the outcome of findings under a policy. Failure beats could-not-tell."""
+    unknown = required_unknown(node, results, policy)
+    state = worst(f.state for f in findings)
+    failed = any(f.state is State.FAIL for f in findings)
+    doubtful = any(f.state in (State.WARN, State.UNKNOWN) for f in findings)
+    could_not_tell = EXIT_UNKNOWN if unknown else EXIT_OK
+    code = EXIT_FAILED if failed or (policy.strict and (doubtful or unknown)) else could_not_tell
+    return Outcome(
+        source=node.source,
+        taken_at=node.taken_at,
+        hostname=node.system.hostname if isinstance(node.system.hostname, str) else "",
+        policy=policy,
+        state=state,
+        exit_code=code,
+        findings=tuple(sorted(findings, key=finding_order)),
+        results=tuple(results),
+        required_unknown=unknown,
+        notices=tuple(notices),
+    )
+
+
+def required_unknown(node: Node, results: Iterable[CheckResult], policy: Policy) -> tuple[str, ...]:
+    """Return what the policy requires and nobody could tell.
+
+    Required are the probes the policy names (the PCI tree by default), NVML wherever the NVIDIA driver is loaded,
+    and each check with `require = true`.
+    """
+    required = set(policy.require_probes)
+    if "nvidia" in node.system.modules:
+        required.add("nvml")
+    said = {p.name: p for p in node.probes}
+    out = [
+        f"probe {name}: {_why(said.get(name))}"
+        for name in sorted(required)
+        if (p := said.get(name)) is None or p.state in ("failed", "timed_out")
+    ]
+    out += [
+        f"check {r.id}: {r.detail or 'unknown'}"
+        for r in results
+        if r.state is State.UNKNOWN and policy.of(r.id).require
+    ]
+    return tuple(out)
+
+
+def _why(probe: ProbeStatus | None) -> str:
+    return "not run" if probe is None else f"{probe.state.replace('_', ' ')} {probe.detail}".strip()
+
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+def only_gpus(findings: Iterable[Finding], topology: Topology, chosen: frozenset[str]) -> list[Finding]:
+    """Return the findings that concern a job on the chosen GPUs: all but those about other GPUs alone."""
+    others = {g.address for g in topology.gpus} - chosen
+    kept = []
+    for f in findings:
+        named = set(_ADDRESS.findall(f.subject))
+        if not named & others or named & chosen:
+            kept.append(f)
+    return kept
+
+
+def resolve_gpus(text: str, node: Node, topology: Topology, *, minors: bool) -> frozenset[str]:
+    """Return the addresses of GPUs named by a comma list of indexes, UUIDs or their beginnings, or PCI addresses.
+
+    Args:
+        text: such as `0,2`, `GPU-7f57f032`, `0000:3b:00.0`.
+        node: the facts.
+        topology: its topology.
+        minors: numbers are minors of /dev/nvidiaN (as in SLURM_JOB_GPUS) rather than NVML indexes.
+
+    Raises:
+        ValueError: names no GPU of this node, or more than one; the text says which and what there is.
+    """
+    by_minor = {minor: address for address, minor in node.system.nvidia_gpu_minors.items()}
+    for g in topology.gpus:
+        if g.nvml is not None and known(g.nvml.minor):
+            by_minor.setdefault(g.nvml.minor, g.address)
+    out = set()
+    for word in filter(None, (w.strip() for w in text.split(","))):
+        address = normalize_address(word)
+        if address is not None:
+            found = [g.address for g in topology.gpus if g.address == address]
+        elif word.isdigit():
+            n = int(word)
+            found = [by_minor[n]] if minors and n in by_minor else []
+            if not minors:
+                found = [g.address for g in topology.gpus if g.label == f"GPU{n}"]
+        else:
+            found = [g.address for g in topology.gpus if isinstance(g.uuid, str) and g.uuid.startswith(word)]
+        if len(found) != 1:
+            there = ", ".join(f"{g.label} {g.address}" for g in topology.gpus) or "none"
+            what = "names no GPU" if not found else "names more than one GPU"
+            raise ValueError(f"{word!r} {what} of this node; there are: {there}")
+        out.add(found[0])
+    return frozenset(out)

@@ -1,0 +1,88 @@
+"""Reading a policy: where it is looked for, and what is wrong with it in one line."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from topocheck.model.base import InputError
+from topocheck.policy.types import Policy
+
+SITE_FILE = Path("/etc/topocheck/policy.toml")
+VARIABLE = "TOPOCHECK_POLICY"
+MAX_BYTES = 1 << 20
+SEVERITIES = ("note", "warn", "fail")
+
+
+class PolicyError(InputError):
+    """A policy that cannot be used: the file, the place in it, and what was expected."""
+
+
+def find(option: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """Return the policy file to read: the option, else the variable TOPOCHECK_POLICY, else the site's file."""
+    if option is not None:
+        return option
+    if environ.get(VARIABLE):
+        return Path(environ[VARIABLE])
+    return SITE_FILE if SITE_FILE.exists() else None
+
+
+def load(path: Path, check_ids: Iterable[str]) -> Policy:
+    """Read a policy.
+
+    Args:
+        path: the TOML file.
+        check_ids: all ids there are, so that a misspelt one is told.
+
+    Raises:
+        PolicyError: it cannot be read, is no TOML, or holds a name or value that means nothing.
+    """
+    try:
+        with path.open("rb") as f:
+            data = f.read(MAX_BYTES + 1)
+    except OSError as e:
+        raise PolicyError(f"policy {path}: cannot be read: {e.strerror}") from e
+    if len(data) > MAX_BYTES:
+        raise PolicyError(f"policy {path}: larger than {MAX_BYTES >> 20} MiB; expected a short TOML file")
+    return parse(data, str(path), check_ids)
+
+
+def parse(data: bytes, name: str, check_ids: Iterable[str]) -> Policy:
+    """Return the policy that TOML text states; `name` is its file for messages.
+
+    Raises:
+        PolicyError: as `load`.
+    """
+    try:
+        document = tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as e:
+        raise PolicyError(f"policy {name}: byte {e.start} is not UTF-8; expected a TOML file") from e
+    except tomllib.TOMLDecodeError as e:
+        raise PolicyError(f"policy {name}: not TOML: {e}") from e
+    except RecursionError:
+        raise PolicyError(f"policy {name}: nested too deeply; expected a short TOML file") from None
+    document.setdefault("source", name)
+    try:
+        policy = msgspec.convert(document, Policy)
+    except msgspec.ValidationError as e:
+        raise PolicyError(f"policy {name}: {e}") from e
+    _check_names(policy, name, list(check_ids))
+    return policy
+
+
+def _check_names(policy: Policy, name: str, ids: list[str]) -> None:
+    areas = {i.split(".", 1)[0] + ".*" for i in ids}
+    for check_id, rule in policy.checks.items():
+        if check_id not in ids and check_id not in areas:
+            near = difflib.get_close_matches(check_id, [*ids, *areas], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise PolicyError(f"policy {name}: checks.{check_id!r}: there is no such check{hint}")
+        if rule.severity is not None and rule.severity not in SEVERITIES:
+            expected = ", ".join(SEVERITIES)
+            raise PolicyError(
+                f"policy {name}: checks.{check_id!r}.severity is {rule.severity!r}; expected one of {expected}"
+            )

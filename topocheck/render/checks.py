@@ -1,0 +1,94 @@
+"""The outcome of `topocheck check` as text and JSON, and the explanation of a check."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import topocheck
+from topocheck.model import document as doc
+from topocheck.model.base import State
+from topocheck.render.document import encode
+from topocheck.render.document import finding as finding_doc
+from topocheck.render.page import Page, Style, clean
+from topocheck.render.text import finding as finding_text
+from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
+
+if TYPE_CHECKING:
+    from topocheck.checks.outcome import Outcome
+    from topocheck.checks.registry import Check
+
+
+def check_json(outcome: Outcome) -> str:
+    """Return the outcome as JSON."""
+    return encode(
+        doc.CheckRunDoc(
+            schema_version=doc.SCHEMA_VERSION,
+            topocheck_version=topocheck.__version__,
+            source=outcome.source,
+            taken_at=outcome.taken_at,
+            policy=msgspec.to_builtins(outcome.policy),
+            state=outcome.state.value,
+            exit_code=outcome.exit_code,
+            findings=[finding_doc(f) for f in outcome.findings],
+            checks=[
+                doc.CheckDoc(id=r.id, scope=r.scope, state=r.state.value, subjects=list(r.subjects), detail=r.detail)
+                for r in outcome.results
+            ],
+        )
+    )
+
+
+def check_text(outcome: Outcome, style: Style, *, verbose: bool = False) -> str:
+    """Return the outcome for a person: findings worst first, then one line that sums up."""
+    page = Page(style)
+    for f in outcome.findings:
+        if f.state is State.NOTE and not verbose:
+            continue
+        finding_text(f, page)
+    if verbose:
+        page.blank()
+        page.table(
+            ("check", "scope", "state", ""),
+            [(r.id, r.scope, (STATE_MARKS[r.state], STATE_STYLES[r.state]), r.detail) for r in outcome.results],
+        )
+    for text in outcome.required_unknown:
+        page.text(f"required, and could not be told: {text}", style="magenta", hang=4)
+    for text in outcome.notices:
+        page.text(text, style="yellow", hang=4)
+    page.line((sum_up(outcome), STATE_STYLES[outcome.state]))
+    return page.render() if style.colour else clean(page.render())
+
+
+def sum_up(outcome: Outcome) -> str:
+    """Return the outcome in one line, such as `FAIL: 1 fail, 2 warn, 3 notes of 41 checks (policy built in)`."""
+    counts = Counter(f.state for f in outcome.findings)
+    judged = sum(r.state is not State.NOT_APPLICABLE for r in outcome.results)
+    order = (State.FAIL, State.UNKNOWN, State.WARN, State.NOTE)
+    parts = [f"{counts[s]} {STATE_MARKS[s].lower()}" for s in order if counts[s]]
+    word = {0: "OK", 1: "FAIL", 3: "UNKNOWN"}.get(outcome.exit_code, "?")
+    listed = ", ".join(parts) or "nothing found"
+    return f"{word}: {listed} by {plural(judged, 'check')} (policy {outcome.policy.source})"
+
+
+def explain_text(check: Check, style: Style) -> str:
+    """Return the explanation of one check."""
+    page = Page(style)
+    page.line((check.id, "bold"), f"  {check.title}")
+    page.blank()
+    page.pair("scope", check.scope)
+    page.pair("severity", check.severity.value)
+    page.pair("reads", ", ".join(check.reads))
+    page.blank()
+    for paragraph in textwrap.dedent(_first_line_in(check.doc)).split("\n\n"):
+        page.text(" ".join(paragraph.split()))
+        page.blank()
+    return page.render() if style.colour else clean(page.render())
+
+
+def _first_line_in(doc_text: str) -> str:
+    """Return a docstring with its first line indented like the rest, so that dedent works on all of it."""
+    return "    " + doc_text
