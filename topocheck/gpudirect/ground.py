@@ -98,14 +98,14 @@ def iommu_of(g: Ground, *addresses: str) -> Iommu:
     quoted = (Evidence("/proc/cmdline", " ".join(options)),)
     if any(o in ("intel_iommu=off", "amd_iommu=off", "iommu=off") for o in options):
         return Iommu("off", quoted)
-    if system.iommu_devices == () or (isinstance(system.iommu_devices, Missing) and _absent(system.iommu_devices)):
-        return Iommu("off", (Evidence("/sys/class/iommu", "(none)"),))
-    if system.iommu_groups == 0:
-        return Iommu("off", (Evidence("/sys/kernel/iommu_groups", "(none)"),))
     types = {"identity" if t == "identity" else "translated" for t in system.iommu_group_types}
     if len(types) == 1:
         shown = ", ".join(f"{t}: {n}" for t, n in system.iommu_group_types.items())
         return Iommu(types.pop(), (Evidence("/sys/kernel/iommu_groups/*/type", shown),))
+    if system.iommu_devices == () or (isinstance(system.iommu_devices, Missing) and _absent(system.iommu_devices)):
+        return Iommu("off", (Evidence("/sys/class/iommu", "(none)"),))
+    if system.iommu_groups == 0:
+        return Iommu("off", (Evidence("/sys/kernel/iommu_groups", "(none)"),))
     if any(o in ("iommu=pt", "iommu.passthrough=1") for o in options):
         return Iommu("identity", quoted)
     return Iommu("unknown", ())
