@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,26 @@ class Machine(msgspec.Struct, kw_only=True):
         return _labelled(self.functions, label, self.name)[0]
 
 
+_CASE = re.compile(r"h\d\d[a-z]?_")
+
+
 def names() -> list[str]:
-    """Return the names of all described machines. A name that begins with `_` is only inherited from."""
-    return sorted(p.stem for p in (HERE / "descriptions").glob("*.toml") if not p.stem.startswith("_"))
+    """Return the names of the described machines; the cases from the field are not among them."""
+    return [n for n in _all_names() if not _CASE.match(n)]
+
+
+def healthy_names() -> list[str]:
+    """Return the machines that have nothing wrong with them: no `fault` in their `[machine]` table."""
+    return [n for n in names() if "fault" not in load(n)["machine"]]
+
+
+def case_names() -> list[str]:
+    """Return the cases: machines of public reports, whose `[case]` table says what is right to say of them."""
+    return [n for n in _all_names() if _CASE.match(n)]
+
+
+def _all_names() -> list[str]:
+    return sorted(p.stem for p in (HERE / "descriptions").glob("*.toml"))
 
 
 def machine(name: str, /, **overrides: Any) -> Machine:
@@ -92,7 +110,8 @@ def cached(name: str) -> Machine:
 
 _TABLES = frozenset(
     "machine system numa pci ports patch gpus gpu nvlink p2p driver nvml cuda nics software_rdma bonds addresses "
-    "modules files dmi process limits environment commands psutil software hangs now expect case services interfaces".split()
+    "modules files dmi process limits environment commands psutil software hangs now expect case "
+    "services interfaces".split()
 )
 
 

@@ -49,9 +49,8 @@ def gpus(fs: list[Function], d: dict[str, Any], name: str) -> list[Gpu]:
     out = []
     for i, f in enumerate(found):
         told = {**f.product, **d.get("gpus", {}), **d.get("gpu", {}).get(str(i), {})}
-        out.append(
-            Gpu(index=i, function=f, told=told, uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{name}/{i}')}", links=[])
-        )
+        own = told.get("uuid", f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{name}/{i}')}")
+        out.append(Gpu(index=i, function=f, told=told, uuid=own, links=[]))
     _links(out, fs, d.get("nvlink", {}), name)
     return out
 
@@ -430,6 +429,21 @@ def _field_names() -> dict[int, str]:
     return out
 
 
+def _visible(order: list[Gpu], told: str) -> list[Gpu]:
+    """Return what CUDA_VISIBLE_DEVICES leaves: numbers, UUIDs or their beginnings; the first bad entry ends it."""
+    out: list[Gpu] = []
+    for word in (w.strip() for w in told.split(",")):
+        if word.isdigit() and int(word) < len(order):
+            out.append(order[int(word)])
+            continue
+        hits = [g for g in order if word.startswith("GPU-") and g.uuid.startswith(word)]
+        hits += [g for g in order for m in g.told.get("mig_devices", []) if isinstance(m, dict) and m["uuid"] == word]
+        if len(hits) != 1:
+            break
+        out += hits
+    return out
+
+
 class Cuda:
     """The CUDA driver on the same machine (host/cuda_calls.py's shapes). `[cuda]` overrides attributes."""
 
@@ -437,10 +451,10 @@ class Cuda:
         self.nvml = nvml
         self.told = told
         hidden = environment.get("CUDA_VISIBLE_DEVICES")
-        self.order = [g for g in nvml.gpus if g.function.options.get("lost") != "1"]
+        in_order = [nvml.gpus[i] for i in told["order"]] if "order" in told else nvml.gpus
+        self.order = [g for g in in_order if g.function.options.get("lost") != "1"]
         if hidden is not None:
-            keep = [int(x) for x in hidden.split(",") if x.strip().isdigit()]
-            self.order = [self.order[k] for k in keep if k < len(self.order)]
+            self.order = _visible(self.order, hidden)
 
     def ask(self, call: str, *args: str | int) -> Any:
         """Return the answer to one call.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.machines.builder import build, cached, machine, names
+from tests.machines.builder import build, cached, case_names, machine, names
 from tests.machines.description import DescriptionError, Link, functions, negotiate, parse_tree
 from tests.machines.nvml_answers import common_class
 from topocheck.host.base import HostError
-from topocheck.model.base import Reason
+from topocheck.model.base import Reason, State
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*names(), *case_names()])
 def test_wiring_gives_the_classes_of_the_public_capture(name: str) -> None:
     """The tree and the NVLinks we described give, by the legend's own definitions, what the capture shows."""
     m = cached(name)
@@ -29,13 +29,16 @@ def test_wiring_gives_the_classes_of_the_public_capture(name: str) -> None:
             assert got == want, (name, a, b)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*names(), *case_names()])
 def test_every_machine_says_where_it_is_from(name: str) -> None:
     """Expected values come from a named public source, or the machine is marked invented."""
     d = cached(name).description
     expect = d.get("expect", {})
-    assert expect.get("source") or d["machine"].get("invented") is True
+    assert expect.get("source") or d["machine"].get("invented") is True or d["case"]["source"]
     assert d["machine"]["title"]
+    if name in case_names():
+        assert d["case"]["state"] in {s.value for s in State} | {"not_applicable"}
+        assert d["case"]["right"]
 
 
 def test_buses_are_numbered_depth_first() -> None:

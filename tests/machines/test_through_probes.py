@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.machines.builder import cached, machine, names
+from tests.machines.builder import cached, case_names, machine, names
 from tests.machines.description import GTS
 from topocheck.model.base import Missing
 from topocheck.pipeline import read_node
 from topocheck.topology.build import build
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*names(), *case_names()])
 def test_classes_are_those_of_the_public_capture(name: str) -> None:
     """Every pair that the capture tells, in both forms of the matrix."""
     m = cached(name)
@@ -24,7 +24,7 @@ def test_classes_are_those_of_the_public_capture(name: str) -> None:
         assert path.pcie_class == want, (a, b)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*names(), *case_names()])
 def test_affinity_is_that_of_the_public_capture(name: str) -> None:
     """CPU affinity of the GPUs, where the capture tells it."""
     m = cached(name)
@@ -36,7 +36,7 @@ def test_affinity_is_that_of_the_public_capture(name: str) -> None:
                 assert gpus[i].cpu_affinity == want, i
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*names(), *case_names()])
 def test_no_probe_fails(name: str) -> None:
     """A described machine is an ordinary machine: each probe comes back."""
     node = read_node(cached(name).host())
