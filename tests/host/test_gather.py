@@ -22,8 +22,8 @@ from topocheck.model.base import Reason
 
 LETTERS = SickProbe("letters", "files", 30, sick.read_letters)
 GPUS = SickProbe("gpus", "nvml", 30, sick.read_four_gpus)
-QUICK_GPUS = SickProbe("gpus", "nvml", 0.5, sick.read_four_gpus)
-QUICK_LETTERS = SickProbe("letters", "files", 0.5, sick.read_letters)
+QUICK_GPUS = SickProbe("gpus", "nvml", 0.75, sick.read_four_gpus)
+QUICK_LETTERS = SickProbe("letters", "files", 0.75, sick.read_letters)
 
 
 @pytest.fixture(params=["fork", "fresh interpreter"])
@@ -158,7 +158,7 @@ def test_state_of_a_probe_and_the_next_one_runs(read: object, state: str, word: 
 
 
 def test_probe_stuck_between_questions() -> None:
-    probe = SickProbe("stuck", "files", 0.5, sick.read_stuck_between)
+    probe = SickProbe("stuck", "files", 0.75, sick.read_stuck_between)
     answers = gather([probe, LETTERS], 60, SickBackend())
     assert status("stuck", answers).state == "timed_out"
     assert answers["psutil:before"] == "value of psutil:before"

@@ -24,6 +24,8 @@ from topocheck.model.base import ProbeStatus, Reason
 
 MAX_RESTARTS = 10
 """New children per group. Each costs at most one deadline, so that one sick driver cannot use up every budget."""
+_STARTUP_S = 5.0
+"""Grace for a new child on a busy machine; ends with its first word."""
 _STRIKES = 2
 """Hangs or crashes about one subject after which nothing about it is asked any more."""
 
@@ -125,7 +127,7 @@ class _Group:
         self.buffer.clear()
         self.asking = ""
         self.began = time.monotonic()
-        self.deadline = min(self.end, self.began + self.todo[0].deadline_s)
+        self.deadline = min(self.end, self.began + _STARTUP_S + self.todo[0].deadline_s)
         selector.register(self.child.pipe, selectors.EVENT_READ, self)
 
     def pump(self) -> None:

@@ -47,6 +47,7 @@ class Mapping:
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._names: dict[tuple[str, str], str] = {}
+        self._known: dict[tuple[str, int], int] = {}
 
     def _number(self, purpose: str, prefix: str) -> int:
         digest = hashlib.blake2b(f"{purpose}/{prefix}".encode(), key=self._key, digest_size=8).digest()
@@ -57,6 +58,8 @@ class Mapping:
 
         The first `keep` bits stay, and so does every bit at which a class of `classes` could be entered or left.
         """
+        if (known := self._known.get((purpose, value))) is not None:
+            return known
         out = 0
         for done in range(bits):
             prefix = value >> (bits - done)
@@ -65,6 +68,7 @@ class Mapping:
             if done >= keep and not boundary:
                 bit ^= self._number(purpose, f"{done}:{prefix:x}") & 1
             out = out << 1 | bit
+        self._known[purpose, value] = out
         return out
 
     def ipv4(self, value: int) -> int:
