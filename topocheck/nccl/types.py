@@ -1,4 +1,4 @@
-"""What NCCL will do, pair by pair."""
+"""What NCCL will do, pair by pair, and what that is worked out from."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import msgspec
 
 from topocheck.model.base import ABSENT, Missing, ReasonStep
 from topocheck.model.system import Setting
+from topocheck.nccl.xml import Element
 
 
 class NcclPair(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
@@ -30,6 +31,128 @@ class NcclView(msgspec.Struct, frozen=True, kw_only=True):
     version: str | Missing = ABSENT
     settings: tuple[Setting, ...] = ()
     pairs: tuple[NcclPair, ...] = ()
+
+
+class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank of a job.
+
+    Attributes:
+        host: name of its HostInput.
+        gpu: PCI address of its GPU.
+        process: mark of its process; ranks with the same mark on a host share one. Empty: a process of its own.
+        container: mark of its container; ranks with different marks do not share /dev/shm.
+        visible: PCI addresses of the GPUs its process sees; None for all.
+    """
+
+    rank: int
+    host: str
+    gpu: str
+    process: str = ""
+    container: str = ""
+    visible: tuple[str, ...] | None = None
+
+
+class HostInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What the prediction knows of a host.
+
+    Attributes:
+        topology: its topology XML, `<system>`.
+        settings: NCCL settings in force there.
+        p2p_status: (from, to) addresses -> NVML's P2P status (read, write) in nvidia-smi's codes (OK, CNS, ...).
+        peer_access: (from, to) addresses -> what cuDeviceCanAccessPeer says.
+        assume: what NVML and CUDA did not say counts as yes (a topology file alone, without its machine).
+        cumem: whether driver and GPUs offer CUDA's virtual memory management.
+        legacy_ipc: whether CUDA's older memory handles work; not on WSL.
+        multicast: whether the driver offers multicast objects.
+        fabric: address -> (state, cluster UUID, clique) as NVML says.
+        imex: whether IMEX channels are there.
+    """
+
+    name: str
+    topology: Element
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
+    p2p_status: dict[tuple[str, str], tuple[str, str]] = msgspec.field(default_factory=dict)
+    peer_access: dict[tuple[str, str], bool] = msgspec.field(default_factory=dict)
+    assume: bool = False
+    cumem: bool | Missing = ABSENT
+    legacy_ipc: bool = True
+    multicast: bool | Missing = ABSENT
+    fabric: dict[str, tuple[str, str, int]] = msgspec.field(default_factory=dict)
+    imex: bool | Missing = ABSENT
+
+
+class RankPair(msgspec.Struct, frozen=True, kw_only=True):
+    """What NCCL does between two ranks, in one direction.
+
+    Attributes:
+        path: NCCL's path type between the GPUs, before its tests re-route it; NET between hosts.
+        routed: the type after them, as its log shows it.
+        gb_s: bandwidth NCCL gives to that path.
+        transport: as the log words it (`P2P/CUMEM`, `SHM/direct/direct`, `NET/GDRDMA`); Missing where a fact it
+            hangs on is not known.
+        nic_send, nic_receive: names of the NICs on either side, where NET is used.
+        gdr_send, gdr_receive: whether GPUDirect RDMA is used on either side.
+        proxy_rank: rank that sends for this one (PXN).
+        through: rank that an indirect path goes through.
+    """
+
+    from_rank: int
+    to_rank: int
+    path: str
+    routed: str
+    gb_s: float
+    transport: str | Missing
+    nic_send: str = ""
+    nic_receive: str = ""
+    gdr_send: bool = False
+    gdr_receive: bool = False
+    proxy_rank: int | None = None
+    through: int | None = None
+    why: tuple[ReasonStep, ...] = ()
+
+
+class NicPair(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU and a NIC: path, and whether GPUDirect RDMA is used for sending and receiving."""
+
+    rank: int
+    nic: str
+    path: str
+    gb_s: float
+    gdr_send: bool | Missing
+    gdr_receive: bool | Missing
+    proxy_rank: int | None = None
+    local: bool = False
+    why: tuple[ReasonStep, ...] = ()
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """An upper bound of an AllReduce's bus bandwidth, and the link that sets it.
+
+    `busbw_gb_s` uses NCCL's own constants, which lie below the wire rate; `limited_by` names the link.
+    """
+
+    algorithm: str
+    busbw_gb_s: float
+    limited_by: str
+    formula: str
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """All that NCCL will do. `fatal` says why its init would end; empty where it would not."""
+
+    version: str
+    ranks: tuple[RankSpec, ...]
+    pairs: tuple[RankPair, ...]
+    nics: tuple[NicPair, ...] = ()
+    nvls: bool | Missing = False
+    nvls_why: str = ""
+    bounds: tuple[Bound, ...] = ()
+    fatal: str = ""
+    notes: tuple[str, ...] = ()
+
+    def pair(self, from_rank: int, to_rank: int) -> RankPair:
+        """Return the pair of two ranks; StopIteration where there is none."""
+        return next(p for p in self.pairs if (p.from_rank, p.to_rank) == (from_rank, to_rank))
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,122 @@
+"""Upper bounds of an AllReduce's bus bandwidth on NCCL's graph, with the link that sets them.
+
+Ring: the narrowest hop, summed over the channels that run at once. Tree over several nodes: B (n-1)/n, inner nodes
+send up and down. NVLS in one node: 2 B (n-1)/(n+1), as the switch reduces and multicasts and a GPU sends and
+receives about (n+1)/n of the data. B is what a GPU can send at once, n the number of GPUs.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from topocheck.nccl import versions
+from topocheck.nccl.paths import Path
+from topocheck.nccl.routing import HostView
+from topocheck.nccl.types import Bound
+
+_SEARCH_UP_TO = 7
+
+
+def _usable(view: HostView, i: int, j: int) -> float:
+    """Return what a hop between two GPUs can carry: P2P through an Intel host bridge costs more than its rate."""
+    path = view.path("GPU", i, "GPU", j)
+    if path.type == "NET":
+        return min(_best_nic(view, i)[0], _best_nic(view, j)[0])
+    through_cpu = path.type == "PHB" and path.through("CPU")
+    if through_cpu and view.graph.cpu.vendor == "GenuineIntel" and view.graph.cpu.arch == "x86_64":
+        return path.gb_s / versions.intel_overhead(view.version)
+    return path.gb_s
+
+
+def _best_nic(view: HostView, gpu: int) -> tuple[float, str]:
+    """Return the rate of the best NIC of a GPU and its name; 10 Gb/s, what NCCL takes for unknown, without one."""
+    rates = [(view.path("GPU", gpu, "NET", k).gb_s, n.name) for k, n in enumerate(view.graph.nets)]
+    return max(rates, default=(versions.nic_gb_s(0), "a TCP interface"))
+
+
+def link_words(path: Path) -> str:
+    """Return the narrowest link of a path in words: kind, its two ends, bandwidth."""
+    narrowest = path.narrowest()
+    if narrowest is None:
+        return "no link between them"
+    node, link = narrowest
+    kinds = {"NVL": "NVLink", "PCI": "PCIe link", "SYS": "link between CPUs", "NET": "NIC", "C2C": "C2C link"}
+    ends = " and ".join(x.address or f"{x.kind} {x.name}" for x in (node, link.to))
+    return f"{kinds.get(link.kind, link.kind)} of {ends}, {link.gb_s:.1f} GB/s"
+
+
+def _nvlink_width(view: HostView, gpu: int) -> float:
+    peers = range(len(view.graph.gpus))
+    wanted = {("GPU", p) for p in peers} | {("NVS", 0)}
+    links = view.graph.nodes["GPU"][gpu].links
+    return sum(x.gb_s for x in links if x.kind == "NVL" and (x.to.kind, x.to.index) in wanted)
+
+
+def _order(view: HostView) -> tuple[int, ...]:
+    """Return the ring whose narrowest hop is widest: tried out for few GPUs, else in the order of the tree."""
+    n = len(view.graph.gpus)
+    if n > _SEARCH_UP_TO:
+        return tuple(range(n))
+
+    def narrowest(order: tuple[int, ...]) -> float:
+        return min(_usable(view, a, b) for a, b in zip(order, (*order[1:], order[0]), strict=True))
+
+    return max(((0, *rest) for rest in itertools.permutations(range(1, n))), key=narrowest)
+
+
+def ring_inside(view: HostView) -> tuple[float, str]:
+    """Return the bound of a ring inside one host, GB/s, and the link that sets it."""
+    n = len(view.graph.gpus)
+    if n < 2:
+        return 0.0, "a single GPU"
+    pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
+    if all(versions.rank(view.path("GPU", i, "GPU", j).type) <= versions.rank("NVB") for i, j in pairs):
+        widths = [(_nvlink_width(view, i), i) for i in range(n)]
+        gb_s, gpu = min(widths)
+        return gb_s, f"all NVLinks of {view.graph.gpus[gpu].address} together, {gb_s:.1f} GB/s"
+    order = _order(view)
+    hops = list(zip(order, (*order[1:], order[0]), strict=True))
+    i, j = min(hops, key=lambda h: _usable(view, *h))
+    path = view.path("GPU", i, "GPU", j)
+    usable = _usable(view, i, j)
+    if path.type == "NET":
+        gb_s, name = min(_best_nic(view, i), _best_nic(view, j))
+        return gb_s, f"NIC {name}, {gb_s:.2f} GB/s"
+    words = link_words(path)
+    if usable < path.gb_s:
+        words += f", of which an Intel host bridge leaves {usable:.1f}"
+    return usable, words
+
+
+def _nic_rate(view: HostView) -> tuple[float, str]:
+    """Return the sum of a host's NIC rates, each no more than its best path to a GPU, and words for it."""
+    total, used = 0.0, 0
+    for net in range(len(view.graph.nets)):
+        best = max((view.path("GPU", g, "NET", net).gb_s for g in range(len(view.graph.gpus))), default=0.0)
+        if best:
+            total, used = total + best, used + 1
+    return total, f"the {used} NICs of {view.host.name}, {total:.1f} GB/s together"
+
+
+def bounds(views: list[HostView], ranks: int, *, nvls: bool) -> tuple[Bound, ...]:
+    """Return the bounds of ring, tree (several hosts) and NVLS (one host, where it is used)."""
+    if ranks < 2 or not views:
+        return ()
+    inside = [(*ring_inside(v), v) for v in views if len(v.graph.gpus) > 1]
+    candidates: list[tuple[float, str]] = [(gb_s, words) for gb_s, words, _ in inside]
+    if len(views) > 1:
+        candidates += [_nic_rate(v) for v in views]
+    if not candidates:
+        return ()
+    gb_s, words = min(candidates, key=lambda c: c[0])
+    out = [Bound(algorithm="Ring", busbw_gb_s=gb_s, limited_by=words, formula="narrowest hop, all channels together")]
+    if len(views) > 1:
+        tree = gb_s * (ranks - 1) / ranks
+        out.append(Bound(algorithm="Tree", busbw_gb_s=tree, limited_by=words, formula=f"B (n-1)/n, n = {ranks}"))
+    elif nvls:
+        view, n = views[0], ranks
+        width, gpu = min((_nvlink_width(view, i), i) for i in range(len(view.graph.gpus)))
+        rate = 2 * width * (n - 1) / (n + 1)
+        words = f"all NVLinks of {view.graph.gpus[gpu].address} together, {width:.1f} GB/s"
+        out.append(Bound(algorithm="NVLS", busbw_gb_s=rate, limited_by=words, formula=f"2 B (n-1)/(n+1), n = {n}"))
+    return tuple(out)

@@ -1,0 +1,175 @@
+"""What NCCL will do in a job: transports, NICs, NVLS and bounds, worked out by its own rules for a version."""
+
+from __future__ import annotations
+
+from topocheck.knowledge.nccl import Version
+from topocheck.model.base import Missing
+from topocheck.nccl import versions
+from topocheck.nccl.bounds import bounds
+from topocheck.nccl.graph import build_graph
+from topocheck.nccl.rerouting import local_net, reroute
+from topocheck.nccl.routing import HostView
+from topocheck.nccl.transport import local_pair, remote_pair
+from topocheck.nccl.types import HostInput, NicPair, Prediction, RankPair, RankSpec
+
+
+class PredictError(ValueError):
+    """The ranks and hosts do not make a job; the text says what to change."""
+
+
+def all_ranks(host: HostInput, version: Version) -> tuple[RankSpec, ...]:
+    """Return one rank for each GPU of a host, each in a process of its own, in the order of their NVML index."""
+    gpus = sorted(build_graph(host.topology, version).gpus, key=lambda g: g.dev)
+    return tuple(RankSpec(rank=n, host=host.name, gpu=a) for n, a in enumerate(dict.fromkeys(g.address for g in gpus)))
+
+
+def predict(
+    hosts: tuple[HostInput, ...],
+    version: Version,
+    ranks: tuple[RankSpec, ...] | None = None,
+    settings: dict[str, str] | None = None,
+) -> Prediction:
+    """Return what a version of NCCL will do.
+
+    Args:
+        hosts: what is known of each host.
+        version: of NCCL.
+        ranks: the job; None for all GPUs of all hosts, one process each.
+        settings: set on top of each host's own ("what if"); an empty value unsets.
+
+    Raises:
+        PredictError: a rank names a host that is not given, or a rank number comes twice.
+    """
+    if settings:
+        hosts = tuple(_with(h, settings) for h in hosts)
+    if ranks is None:
+        ranks = _number(hosts, version)
+    by_name = {h.name: h for h in hosts}
+    _check(ranks, by_name)
+    views: dict[str, HostView] = {}
+    fatal: list[str] = []
+    for name in dict.fromkeys(r.host for r in ranks):
+        here = [r for r in ranks if r.host == name]
+        view = HostView(by_name[name], version, tuple(r.gpu for r in here))
+        marks = {i: r.container for r in here if (i := view.gpu(r.gpu)) is not None}
+        fatal += reroute(view, marks)
+        views[name] = view
+    rank_of = {
+        name: {i: r.rank for r in ranks if r.host == name and (i := view.gpu(r.gpu)) is not None}
+        for name, view in views.items()
+    }
+    nvls, nvls_why = _nvls(list(views.values()), version)
+    return Prediction(
+        version=".".join(map(str, version)),
+        ranks=ranks,
+        pairs=tuple(_pairs(ranks, views, rank_of)),
+        nics=tuple(p for name, view in views.items() for p in _nics(view, rank_of[name])),
+        nvls=nvls,
+        nvls_why=nvls_why,
+        bounds=bounds(list(views.values()), len(ranks), nvls=nvls is True),
+        fatal="; ".join(fatal),
+        notes=tuple(dict.fromkeys(n for v in views.values() for n in _notes(v))),
+    )
+
+
+def _with(host: HostInput, extra: dict[str, str]) -> HostInput:
+    merged = {k: v for k, v in (host.settings | extra).items() if v != ""}
+    return HostInput(**{f: getattr(host, f) for f in host.__struct_fields__} | {"settings": merged})
+
+
+def _number(hosts: tuple[HostInput, ...], version: Version) -> tuple[RankSpec, ...]:
+    out: list[RankSpec] = []
+    for host in hosts:
+        out += [RankSpec(rank=len(out) + r.rank, host=r.host, gpu=r.gpu) for r in all_ranks(host, version)]
+    return tuple(out)
+
+
+def _check(ranks: tuple[RankSpec, ...], hosts: dict[str, HostInput]) -> None:
+    seen: set[int] = set()
+    for r in ranks:
+        if r.host not in hosts:
+            raise PredictError(
+                f"rank {r.rank} is on {r.host}, which is not among the hosts: {', '.join(hosts) or 'none'}"
+            )
+        if r.rank in seen:
+            raise PredictError(f"rank {r.rank} comes twice")
+        seen.add(r.rank)
+
+
+def _pairs(
+    ranks: tuple[RankSpec, ...], views: dict[str, HostView], rank_of: dict[str, dict[int, int]]
+) -> list[RankPair]:
+    out = []
+    for a in ranks:
+        for b in ranks:
+            if a.rank == b.rank:
+                continue
+            if a.host == b.host:
+                out.append(local_pair(views[a.host], a, b, rank_of[a.host]))
+            else:
+                out.append(remote_pair(views[a.host], views[b.host], a, b, rank_of[a.host]))
+    return out
+
+
+def _nics(view: HostView, rank_of: dict[int, int]) -> list[NicPair]:
+    out = []
+    for gpu, rank in sorted(rank_of.items(), key=lambda x: x[1]):
+        own = {local_net(view, gpu, channel) for channel in range(len(view.graph.nets))}
+        for net, info in enumerate(view.graph.nets):
+            path = view.path("GPU", gpu, "NET", net)
+            relay = view.relay(gpu, net)
+            send = view.check_gdr(gpu, net, read=True)
+            receive = view.check_gdr(gpu, net, read=False)
+            out.append(
+                NicPair(
+                    rank=rank,
+                    nic=info.name,
+                    path=path.type,
+                    gb_s=path.gb_s,
+                    gdr_send=send.used,
+                    gdr_receive=receive.used,
+                    proxy_rank=rank_of.get(relay) if relay is not None else None,
+                    local=net in own,
+                    why=send.why,
+                )
+            )
+    return out
+
+
+def _nvls(views: list[HostView], version: Version) -> tuple[bool | Missing, str]:
+    """Return whether NVLink SHARP is used, and the rule (src/transport/nvls.cc, src/graph/search.cc)."""
+    if not versions.has("nvls", version):
+        return False, "this version knows no NVLS"
+    view = views[0]
+    gpus = view.graph.gpus
+    value = view.settings.versioned("NCCL_NVLS_ENABLE", 2)
+    if value == 0:
+        return False, "NCCL_NVLS_ENABLE=0"
+    if any(len(v.graph.gpus) < 2 for v in views):
+        return False, "needs at least two GPUs of a host"
+    if any(not v.graph.nodes["NVS"] for v in views):
+        return False, "no NVSwitch"
+    if min(g.sm for v in views for g in v.graph.gpus) < 90:
+        return False, "needs compute capability 9.0 or newer on every GPU"
+    if value == 2 and isinstance(view.host.multicast, Missing):
+        if view.host.assume:
+            return True, "NVSwitch, and GPUs of 9.0 or newer; that the driver offers multicast is taken as so"
+        return view.host.multicast, "whether the driver offers multicast is not known"
+    if value == 2 and view.host.multicast is False:
+        return False, "the driver offers no multicast"
+    return True, f"NVSwitch, multicast, and {len(gpus)} GPUs of compute capability 9.0 or newer"
+
+
+def _notes(view: HostView) -> list[str]:
+    out = list(view.graph.notes)
+    assumed = [g.address for g in view.graph.gpus if g.assumed]
+    if assumed:
+        out.append(
+            f"{view.host.name}: the file names no GPU at {', '.join(assumed)}, only a PCI element of a GPU's class;"
+            " NVLink and compute capability are not known"
+        )
+    if len(view.graph.numa) == 1 and view.graph.numa[0] == "-1":
+        out.append(f"{view.host.name}: no NUMA node is known (-1), so all devices hang under one CPU")
+    elif "-1" in view.graph.numa:
+        out.append(f"{view.host.name}: some devices have no NUMA node (-1): NCCL puts SYS between them and the others")
+    return out
