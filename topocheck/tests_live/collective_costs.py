@@ -57,5 +57,5 @@ def least_seconds(collective: str, ranks: int, size_bytes: float, hop_s: float, 
 
 
 def cut_seconds(links: list[tuple[float, float]]) -> float:
-    """Return the least time by the cut bound: the largest of bytes / rate over links of (bytes that must pass, rate)."""
+    """Return the least time by the cut bound, from (bytes that must pass, bytes per second) of each link."""
     return max((moved / rate for moved, rate in links), default=0.0)

@@ -1,0 +1,300 @@
+"""The parent's side of the ranks: start or join, deadlines, and a message that names the rank that is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from topocheck.model.measurement import Measurement, NotMeasured
+from topocheck.tests_live.collectives import RankJob
+from topocheck.tests_live.rank_child import LaunchJob
+from topocheck.tests_live.ranks import World
+from topocheck.tests_live.rows import CollectiveRow
+from topocheck.tests_live.supervise import Process
+
+QUIET_S = 75.0
+"""Seconds without any word from any rank until the ranks are taken for hung; torch's own limit is 60."""
+JOIN_S = 180.0
+"""The same while ranks import torch and meet: on a cold file system that takes minutes."""
+SHM_PER_RANK = 64 << 20
+"""Free bytes of /dev/shm each rank may need: NCCL's shared-memory transport takes about 10 MB per channel pair, and
+containers give 64 MB in all by default, where it fails (NCCL user guide, Troubleshooting, Shared memory)."""
+
+RANK_MODULE = "topocheck.tests_live.rank_child"
+Heard = Callable[[str, str], None]
+"""Told (`at` | `measured` | `failed`, words) as it happens."""
+
+
+class RankState(msgspec.Struct):
+    """The last word of one rank."""
+
+    pid: int = 0
+    step: int = 0
+    row: str = ""
+    call: str = "start"
+    failed: str = ""
+    finished: bool = False
+
+
+class Ranks:
+    """The ranks this process looks after, and the socket they speak to."""
+
+    def __init__(
+        self,
+        rows: tuple[CollectiveRow, ...],
+        job: LaunchJob,
+        env: dict[str, str],
+        heard: Heard,
+        argv: Callable[[str], list[str]] | None = None,
+    ) -> None:
+        self.rows, self.heard = rows, heard
+        self.states: dict[int, RankState] = {}
+        self.settled: set[str] = set()
+        self.software: dict[str, str] = {}
+        self.hosts: dict[int, str] = {}
+        self._folder = Path(tempfile.mkdtemp(prefix="topocheck-"))
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self._folder / "events"))
+        self._socket.setblocking(False)
+        ranks = msgspec.structs.replace(job.ranks, events=str(self._folder / "events"))
+        message = msgspec.json.encode(msgspec.structs.replace(job, ranks=ranks))
+        told = self._folder / "job"
+        told.write_bytes(message)
+        self.process = Process(argv(str(told)) if argv else [sys.executable, "-m", RANK_MODULE, "{fd}"], env)
+        self.process.tell(message)
+
+    def words(self) -> Iterator[dict[str, Any]]:
+        """Yield what the ranks said since the last call."""
+        while True:
+            try:
+                yield dict(msgspec.json.decode(self._socket.recv(1 << 20)))
+            except BlockingIOError:
+                return
+
+    def launcher_word(self) -> dict[str, Any] | None:
+        """Return the launcher's word: `done`, `failed`, or `gone` where it ended without one; None while it works."""
+        try:
+            event = self.process.event(monotonic() + 0.05)
+        except TimeoutError:
+            return None
+        if event is not None:
+            return event
+        self.process.process.wait(30)
+        return {"event": "done" if self.process.process.returncode == 0 else "gone"}
+
+    def close(self) -> None:
+        """End every process and remove the socket."""
+        self.process.end()
+        self._socket.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def run_collectives(
+    rows: tuple[CollectiveRow, ...],
+    *,
+    world: World | None = None,
+    local_gpus: tuple[str, ...] = (),
+    local_cpus: tuple[str, ...] = (),
+    heard: Heard = lambda kind, words: None,
+    software: dict[str, str] | None = None,
+    quiet_s: float = QUIET_S,
+    join_s: float = JOIN_S,
+    argv: Callable[[str], list[str]] | None = None,
+) -> Iterator[Measurement | NotMeasured]:
+    """Run sweeps and yield what comes of them; a rank of a launcher other than rank 0 yields only failures.
+
+    Args:
+        rows: the sweeps; all ranks of a launcher must be given the same.
+        world: this process's place among the ranks of a launcher; None to start the ranks here.
+        local_gpus: address of each local rank's GPU.
+        local_cpus: kernel list of the CPUs near it.
+        heard: told what happens.
+        software: filled with versions as the ranks report them.
+        quiet_s: seconds of silence that count as a hang.
+        join_s: the same before the ranks have met.
+        argv: makes the command that starts the ranks from the path of the job; torch's launcher where None.
+    """
+    if not rows:
+        return
+    blocked = shared_memory_problem(max(r.ranks for r in rows), {r.backend for r in rows})
+    if blocked:
+        for row in rows:
+            yield NotMeasured(id=row.id, reason=blocked, required=True, next_step=SHM_STEP)
+        return
+    local = max(r.ranks for r in rows) if world is None else 0
+    job = LaunchJob(
+        ranks=RankJob(rows=rows, events="", local_gpus=local_gpus, local_cpus=local_cpus, timeout_s=quiet_s - 5),
+        local_ranks=local,
+    )
+    ranks = Ranks(rows, job, environment(world), heard, argv)
+    try:
+        yield from _listen(ranks, quiet_s, join_s)
+        if software is not None:
+            software.update(ranks.software)
+    finally:
+        ranks.close()
+
+
+SHM_STEP = (
+    "free it (ls -l /dev/shm; files of dead jobs are named nccl-* and torch_*), "
+    "or start the container with a larger --shm-size"
+)
+
+
+def shared_memory_problem(ranks: int, backends: set[str], path: str = "/dev/shm") -> str:
+    """Return why the ranks cannot share memory, or the empty text. NCCL takes /dev/shm; Gloo on one node does not."""
+    # Without NCCL only torch's launcher and multiprocessing keep something there, their semaphores.
+    need = SHM_PER_RANK * ranks if "nccl" in backends else 1 << 20
+    try:
+        v = os.statvfs(path)
+    except OSError as e:
+        return f"{path} cannot be used: {e.strerror}"
+    free = v.f_bavail * v.f_frsize
+    if free >= need:
+        return ""
+    return f"{path} has {free / 1e6:.1f} MB free, and {ranks} ranks need {need / 1e6:.0f} MB"
+
+
+def environment(world: World | None) -> dict[str, str]:
+    """Return the environment of the ranks: ours, with allocator settings that change what is measured taken back."""
+    env = dict(os.environ)
+    env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    env["PYTORCH_CUDA_ALLOC_CONF"] = "backend:native,expandable_segments:False"
+    env.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "60")
+    env["OMP_NUM_THREADS"] = "1"
+    env["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+    if world is None:
+        # Ranks of one node meet over loopback; the host's name need not resolve.
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            env.pop(name, None)
+    else:
+        env.update(world.environment())
+    return env
+
+
+def _listen(ranks: Ranks, quiet_s: float, join_s: float) -> Iterator[Measurement | NotMeasured]:
+    last = monotonic()
+    ended: dict[str, Any] | None = None
+    met = False
+    while True:
+        for word in ranks.words():
+            last = monotonic()
+            state = ranks.states.setdefault(int(word["rank"]), RankState())
+            state.pid = int(word["pid"])
+            kind = word["event"]
+            if kind == "at":
+                state.step, state.row, state.call = int(word["step"]), str(word["row"]), str(word["call"])
+                met = met or bool(state.row)
+                ranks.heard("at", f"rank {word['rank']}: {state.call}")
+            elif kind == "ready":
+                ranks.software.update(word["software"])
+                ranks.hosts[int(word["rank"])] = str(word["host"])
+            elif kind == "measured":
+                m = msgspec.convert(word["measurement"], Measurement)
+                ranks.settled.add(str(word["row"]))
+                ranks.heard("measured", m.id)
+                yield m
+            elif kind == "unsupported":
+                ranks.settled.add(str(word["row"]))
+                yield NotMeasured(id=str(word["id"]), reason=str(word["reason"]))
+            elif kind == "failed":
+                state.failed = str(word["reason"])
+            elif kind == "finished":
+                state.finished = True
+        if ended is not None:
+            break
+        ended = ranks.launcher_word()
+        limit = quiet_s if met else join_s
+        if ended is None and monotonic() - last > limit:
+            reason = _hang_text(ranks.states, limit)
+            ranks.heard("failed", reason)
+            yield from _unsettled(ranks, reason, "look at that process (its stack: py-spy dump --pid PID) and its node")
+            return
+    if ended["event"] == "done":
+        return
+    reason, step = _failure_text(ranks, ended)
+    ranks.heard("failed", reason)
+    yield from _unsettled(ranks, reason, step)
+
+
+def _unsettled(ranks: Ranks, reason: str, step: str) -> Iterator[NotMeasured]:
+    """Yield the rows that are not, or not wholly, measured; the row in which it happened is among them."""
+    at = {s.row for s in ranks.states.values() if not s.finished}
+    for row in ranks.rows:
+        if row.id not in ranks.settled or row.id in at:
+            yield NotMeasured(id=row.id, reason=reason, required=True, next_step=step)
+
+
+def _hang_text(states: dict[int, RankState], limit: float) -> str:
+    if not states:
+        return f"no rank said anything within {limit:.0f} s"
+    # A rank that is stopped or dead is the cause; otherwise the one that is behind.
+    causes = [(r, s, _process_state(s.pid)) for r, s in sorted(states.items())]
+    odd = [(r, s, w) for r, s, w in causes if w]
+    if not odd:
+        behind = min(s.step for s in states.values())
+        odd = [(r, s, "") for r, s, _ in causes if s.step == behind]
+    if len(odd) == len(states) and not any(w for _, _, w in odd):
+        return f"all ranks hung in {odd[0][1].call} ({limit:.0f} s without a word)"
+    named = ", ".join(f"rank {r} (process {s.pid}{', ' + w if w else ''}) in {s.call}" for r, s, w in odd)
+    return f"hung after {limit:.0f} s without a word: {named} did not come; the others wait for it"
+
+
+def _process_state(pid: int) -> str:
+    """Return `stopped`, `asleep in the kernel` or `gone` where a process is one of these; else the empty text."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "gone"
+    letter = text.rpartition(")")[2].split()[0]
+    return {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "asleep in the kernel", "Z": "gone"}.get(
+        letter, ""
+    )
+
+
+def _failure_text(ranks: Ranks, ended: dict[str, Any]) -> tuple[str, str]:
+    printed = ranks.process.printed(4000)
+    text = f"{ended.get('reason', '')} {printed}"
+    if "EADDRINUSE" in text or "address already in use" in text.lower():
+        port = os.environ.get("MASTER_PORT") or os.environ.get("TOPOCHECK_RENDEZVOUS", "")
+        return f"the port where the ranks meet{' (' + port + ')' if port else ''} is in use", (
+            "set MASTER_PORT to a free port, or end what listens there (ss -ltnp)"
+        )
+    if "No space left on device" in text:
+        return "/dev/shm or the folder for temporary files is full", SHM_STEP
+    killed = [(int(r), w) for r, w in dict(ended.get("failures") or {}).items() if w.startswith("signal")]
+    # The rank that was killed is the cause; what the others say of it ("connection closed") is not.
+    by_hand = [(r, w) for r, w in killed if w != "signal 15"] or killed
+    if by_hand:
+        r, w = by_hand[0]
+        state = ranks.states.get(r, RankState())
+        name = _signal_name(w)
+        step = "look for the reason of the signal in the kernel's log (dmesg: out of memory, Xid) and in the job's log"
+        return f"rank {r} (process {state.pid}) was ended by {name} in {state.call}", step
+    for r, s in sorted(ranks.states.items(), key=lambda item: item[1].step):
+        if s.failed:
+            return f"rank {r} failed in {s.call}: {s.failed}", "run the same again with TORCH_DISTRIBUTED_DEBUG=DETAIL"
+    reason = str(ended.get("reason") or "")
+    if not reason:
+        last = printed.splitlines()[-1:] or [""]
+        reason = f"the ranks' launcher ended with status {ranks.process.process.poll()} ({last[0][:200]})"
+    return reason, ""
+
+
+def _signal_name(text: str) -> str:
+    import signal
+
+    with contextlib.suppress(ValueError, IndexError):
+        return signal.Signals(int(text.split()[1])).name
+    return text
