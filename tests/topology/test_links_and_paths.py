@@ -214,3 +214,35 @@ def test_a_virtual_function_has_the_link_of_its_card() -> None:
 def test_an_empty_node_has_an_empty_topology() -> None:
     t = build(Node(source="nothing"))
     assert (t.gpus, t.nics, t.paths, t.tree, t.flat_tree) == ((), (), (), {}, False)
+
+
+def test_the_strap_value_of_a_two_level_switch_is_no_rate() -> None:
+    """A public dump of a healthy H100 machine: outer PEX890xx ports at 5.0 GT/s x16, inner ones at 32.0."""
+    slow = {"current": (5.0, 16), "max": (5.0, 16)}
+    top = "pci0000:00 00:01.0"
+    pex = {"subsystem_device_id": 0x0072, "device_id": 0xC030}
+    devices = (
+        facts.root_port(top, numa_node=0),
+        facts.up(f"{top} 08:00.0", link=slow, **pex),
+        facts.down(f"{top} 08:00.0 09:00.0"),
+        facts.gpu(f"{top} 08:00.0 09:00.0 0f:00.0", numa_node=0),
+        facts.root_port("pci0000:00 00:02.0", numa_node=0),
+        facts.nic("pci0000:00 00:02.0 11:00.0", numa_node=0),
+    )
+    n = facts.node(*devices, gpus=(facts.nvml(0, "0000:0f:00.0"),), nics=(facts.rdma("mlx5_0", "0000:11:00.0"),))
+    path = build(n).path("0000:0f:00.0", "0000:11:00.0")
+    assert round(path.theoretical_gb_s, 3) == 63.015
+    assert next(h for h in path.hops if h.address == "0000:08:00.0").formal
+
+
+def test_an_ordinary_switch_at_gen_2_is_believed() -> None:
+    slow = facts.up("pci0000:00 00:01.0 08:00.0", link={"current": (5.0, 16), "max": (5.0, 16)})
+    assert not pcie_hop(slow, None).formal
+
+
+def test_a_guest_that_hides_its_tree_shows_nothing_flat() -> None:
+    gpus = (facts.nvml(0, A), facts.nvml(1, B))
+    n = facts.node(gpus=gpus, p2p=facts.allowed(A, B, ancestor="X"), system=SystemFacts(hypervisor="KVM"))
+    t = build(n)
+    assert not t.flat_tree
+    assert t.path(A, B).pcie_class == "PIX"  # two GPUs of one board

@@ -42,7 +42,7 @@ def judge_pair(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> RdmaVerdict:
     if blocked is not None:
         v = Verdict(blocked.effect)
         return _result(gpu, nic, v, v, v, [blocked])
-    common = [_gpu(gpu), _port(nic), *_distance(g, gpu, nic, path)]
+    common = [_gpu(gpu), *_partition(gpu), _port(nic), *_distance(g, gpu, nic, path)]
     peer, buf = roads.peermem(g), roads.dma_buf(g, gpu, nic)
     by_peer, by_buf = Verdict(peer.effect), Verdict(buf.effect)
     verdict = worst_of(verdict_of(common), best_of(by_peer, by_buf))
@@ -88,6 +88,14 @@ def _gpu(gpu: Gpu) -> ReasonStep:
     if product.gpudirect_rdma:
         return ReasonStep(f"{gpu.label}'s product line supports GPUDirect RDMA", "yes", quoted)
     return ReasonStep(f"{gpu.label}'s product line is sold without GPUDirect RDMA", "no", quoted)
+
+
+def _partition(gpu: Gpu) -> list[ReasonStep]:
+    """MIG leaves GPUDirect RDMA in place (NVIDIA Multi-Instance GPU User Guide)."""
+    if gpu.nvml is None or gpu.nvml.mig_current is not True:
+        return []
+    quoted = said(gpu.nvml, "DeviceGetMigMode", "enabled")
+    return [ReasonStep(f"{gpu.label} is split by MIG: each instance registers its own memory", "info", quoted)]
 
 
 def _port(nic: Nic) -> ReasonStep:

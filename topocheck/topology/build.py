@@ -34,12 +34,14 @@ def is_flat(
 ) -> bool:
     """Tell whether a guest's hypervisor shows its GPUs and NICs without any switch between them.
 
-    Emulated switches that a hypervisor puts there on purpose tell closeness, so such a tree is not flat.
+    Where the whole tree is hidden nothing is shown, so nothing is flat. Emulated switches that a hypervisor puts there on purpose tell closeness, so such a tree is not flat.
     """
     if not around.guest or not gpus:
         return False
     addresses = [g.address for g in gpus] + [n.address for n in nics]
     above = [e for a in addresses for e in places.get(a, ())[:-1]]
+    if not above:
+        return False
     return not any(roles[e].role == "upstream_port" for e in above if e in roles)
 
 

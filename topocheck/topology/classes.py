@@ -50,7 +50,7 @@ def pcie_class(a: Place, b: Place, around: Surroundings, ancestor: str | Missing
     up_a, up_b = a.chain[:-1], b.chain[:-1]
     if not up_a or not up_b:
         if known(ancestor):
-            return ancestor
+            return _word(ancestor)
         hidden = " and ".join(p.label for p in (a, b) if not p.chain[:-1])
         return Missing(Reason.NOT_VISIBLE_HERE, f"the place of {hidden} in the PCI tree is not visible here")
     n = common_length(up_a, up_b)
@@ -66,10 +66,15 @@ def _across_bridges(a: Place, b: Place, around: Surroundings, ancestor: str | Mi
     if not isinstance(a.node, Missing) and not isinstance(b.node, Missing):
         return PathClass.NODE.value if a.node == b.node else PathClass.SYS.value
     if known(ancestor):
-        return ancestor
+        return _word(ancestor)
     if isinstance(around.numa_nodes, Missing) and not around.guest:
         unplaced = " and ".join(p.label for p in (a, b) if isinstance(p.node, Missing))
         return Missing(Reason.ABSENT, f"neither the NUMA node of {unplaced} nor the machine's nodes are known")
     if around.numa_nodes == 1 and not around.guest:
         return PathClass.NODE.value
     return PathClass.SYS.value
+
+
+def _word(ancestor: str) -> str:
+    """Return nvidia-smi's word for NVML's: two GPUs of one board ("internal") are PIX there."""
+    return PathClass.PIX.value if ancestor == PathClass.X else ancestor

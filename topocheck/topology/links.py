@@ -118,12 +118,25 @@ def rests(device: PciDevice | None, nvml: NvmlGpu | None) -> bool:
     return not isinstance(reasons, Missing) and bool(reasons & _REASON_GPU_IDLE)
 
 
+def _switch_kind(device: PciDevice) -> str | None:
+    vendor, ident, sub = device.vendor_id, device.device_id, device.subsystem_device_id
+    if isinstance(vendor, Missing) or isinstance(ident, Missing):
+        return None
+    return products.switch_kind(vendor, ident, None if isinstance(sub, Missing) else sub)
+
+
 def is_emulated(device: PciDevice) -> bool:
     """Tell whether a function is a hypervisor's invention, so that its link says nothing about hardware."""
-    vendor, ident = device.vendor_id, device.device_id
-    if isinstance(vendor, Missing) or isinstance(ident, Missing):
-        return False
-    return products.switch_kind(vendor, ident) == "emulated"
+    return _switch_kind(device) == "emulated"
+
+
+def is_made_up(device: PciDevice, now: LinkState) -> bool:
+    """Tell whether a link reads as a strap value: the outer level of a two-level switch that claims gen 1 or 2.
+
+    A public NCCL dump of a healthy H100 machine has all its outer ports at 5.0 GT/s x16, 8 GB/s, where its keeper
+    requires 52 GB/s of the GPUs below (oracle-quickstart/oci-hpc samples/gpu/H100-topology.xml).
+    """
+    return _switch_kind(device) == "two_level_outer" and (generation(now.speed_gt_s) or 9) <= 2
 
 
 def pcie_hop(
@@ -146,7 +159,7 @@ def pcie_hop(
     now, most = current(lower), maximum(lower)
     if gpu is not None and isinstance(now.rate(), Missing):
         now, most = from_nvml(gpu)
-    formal = formal or is_emulated(lower)
+    formal = formal or is_emulated(lower) or is_made_up(lower, now)
     if upper is not None and not is_emulated(upper):
         most = _smaller(most, maximum(upper))
         if isinstance(now.rate(), Missing):
