@@ -34,7 +34,8 @@ def is_flat(
 ) -> bool:
     """Tell whether a guest's hypervisor shows its GPUs and NICs without any switch between them.
 
-    Where the whole tree is hidden nothing is shown, so nothing is flat. Emulated switches that a hypervisor puts there on purpose tell closeness, so such a tree is not flat.
+    Where the whole tree is hidden nothing is shown, so nothing is flat. Emulated switches that a hypervisor puts
+    there on purpose tell closeness, so such a tree is not flat either.
     """
     if not around.guest or not gpus:
         return False
