@@ -71,7 +71,7 @@ class Page:
         indent: int = 2,
         right: frozenset[int] = frozenset(),
     ) -> None:
-        """Add a table; its last column is wrapped where the width is short.
+        """Add a table; cells are wrapped where the width is short, those of the widest columns first.
 
         Args:
             head: column names; empty for no heading line.
@@ -82,24 +82,27 @@ class Page:
         cells = [[(c, "") if isinstance(c, str) else c for c in r] for r in rows]
         if not cells:
             return
-        columns = len(cells[0])
-        widths = [max(len(head[i]) if head else 0, *(len(r[i][0]) for r in cells)) for i in range(columns)]
-        used = indent + sum(widths[:-1]) + 2 * (columns - 1)
-        widths[-1] = max(min(widths[-1], max(self.style.width - used, 16)), 1)
+        widths = [max(len(c) for c in column) for column in zip(*([t for t, _ in r] for r in cells), strict=True)]
         if head:
-            self.line(
-                (" " * indent + "  ".join(_align(h, widths[i], i in right) for i, h in enumerate(head)).rstrip(), "dim")
-            )
+            widths = [max(w, len(h)) for w, h in zip(widths, head, strict=True)]
+        _fit(widths, self.style.width - indent - 2 * (len(widths) - 1))
+        if head:
+            self._row([(h, "dim") for h in head], widths, indent, right)
         for r in cells:
-            last, last_style = r[-1]
-            pieces = textwrap.wrap(last, widths[-1], break_long_words=True, break_on_hyphens=False) or [""]
+            self._row(r, widths, indent, right)
+
+    def _row(self, cells: Sequence[Span], widths: Sequence[int], indent: int, right: frozenset[int]) -> None:
+        """Add one row of a table, of as many lines as its longest cell takes."""
+        wrapped = [
+            textwrap.wrap(text, max(w, 1), break_long_words=True, break_on_hyphens=False) or [""]
+            for (text, _), w in zip(cells, widths, strict=True)
+        ]
+        for k in range(max(map(len, wrapped))):
             spans: list[Span] = [(" " * indent, "")]
-            for i, (text, style) in enumerate(r[:-1]):
-                spans += [(_align(text, widths[i], i in right), style), ("  ", "")]
-            first = _align(pieces[0], widths[-1], columns - 1 in right).rstrip()
-            self.lines.append([*spans, (first, last_style)] if first else _strip(spans))
-            for piece in pieces[1:]:
-                self.line(" " * used, (piece, last_style))
+            for i, (pieces, w) in enumerate(zip(wrapped, widths, strict=True)):
+                piece = pieces[k] if k < len(pieces) else ""
+                spans += [(piece.rjust(w) if i in right else piece.ljust(w), cells[i][1]), ("  ", "")]
+            self.lines.append(_strip(spans))
 
     def render(self) -> str:
         """Return the page as text with a final newline; with ANSI colours where the style has them."""
@@ -108,8 +111,16 @@ class Page:
         return "\n".join("".join(t for t, _ in spans).rstrip() for spans in self.lines) + "\n"
 
 
-def _align(text: str, width: int, right: bool) -> str:
-    return text.rjust(width) if right else text.ljust(width)
+_NARROWEST = 8
+
+
+def _fit(widths: list[int], room: int) -> None:
+    """Narrow the widest columns, one character at a time, until all fit into `room` or none can give more."""
+    while sum(widths) > room:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] <= _NARROWEST:
+            return
+        widths[widest] -= 1
 
 
 def _strip(spans: list[Span]) -> list[Span]:

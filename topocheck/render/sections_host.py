@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from topocheck.model.address import format_cpulist
 from topocheck.model.base import Missing, known
 from topocheck.render.document import record as record_document
 from topocheck.render.page import Page
@@ -11,6 +12,10 @@ from topocheck.render.words import gib, plural
 
 if TYPE_CHECKING:
     from topocheck.pipeline import Report
+
+
+MAX_DISTANCES = 8
+"""NUMA distances shown one by one; machines with a node for each GPU have dozens."""
 
 
 def text_of(value: object) -> str:
@@ -50,20 +55,32 @@ def numa(report: Report, page: Page) -> None:
     if isinstance(facts.nodes, Missing):
         page.text(f"NUMA nodes unknown: {facts.nodes}")
     else:
-        rows = []
+        rows, empty = [], []
         for n in facts.nodes:
             near = [g.label for g in topology.gpus if g.cpu_node == n.node]
             near += [x.label for x in topology.nics if x.cpu_node == n.node]
             own = [f"{g.label}'s memory" for g in topology.gpus if g.memory_node == n.node]
-            distances = " ".join(map(str, n.distances)) if known(n.distances) else "?"
+            if n.cpulist == "" and n.memory_total_bytes == 0 and not near + own:
+                empty.append(n.node)
+                continue
             cpus = text_of(n.cpulist) or "none"
-            rows.append((str(n.node), cpus, gib(n.memory_total_bytes), distances, ", ".join(near + own)))
+            rows.append((str(n.node), cpus, gib(n.memory_total_bytes), _distances(n.distances), ", ".join(near + own)))
         page.table(("node", "CPUs", "memory", "distances", "near it"), rows)
+        if empty:
+            page.text(f"nodes {format_cpulist(empty)} have neither CPUs nor memory", hang=2)
     lost = [g.label for g in topology.gpus if isinstance(g.cpu_node, Missing)]
     if lost:
         page.text(f"no NUMA node is told for {', '.join(lost)}", hang=2)
     page.pair("allowed CPUs", f"{text_of(facts.allowed_cpus)} of {text_of(facts.online_cpus)}")
     page.pair("allowed memory", f"nodes {text_of(facts.allowed_mems)}")
+
+
+def _distances(distances: tuple[int, ...] | Missing) -> str:
+    if isinstance(distances, Missing):
+        return text_of(distances)
+    if len(distances) <= MAX_DISTANCES:
+        return " ".join(map(str, distances))
+    return f"{min(distances)} to {max(distances)}"
 
 
 def nccl(report: Report, page: Page) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from topocheck.gpudirect.types import P2pVerdict, RdmaVerdict
 from topocheck.model.base import Missing, Verdict, known
+from topocheck.model.net import RdmaPort
 from topocheck.render.page import Page, Span
 from topocheck.render.sections_host import text_of
 from topocheck.render.words import VERDICT_STYLES, plural
@@ -113,10 +114,17 @@ def pcie(report: Report, page: Page) -> None:
             continue
         node = topology.tree.get(x.address)
         rate = text_of(node.link_gb_s) if node else "-"
-        now = f"{text_of(d.current_speed_gt_s)} x{text_of(d.current_width_lanes)}"
-        most = f"{text_of(d.max_speed_gt_s)} x{text_of(d.max_width_lanes)}"
+        now = _link(d.current_speed_gt_s, d.current_width_lanes)
+        most = _link(d.max_speed_gt_s, d.max_width_lanes)
         rows.append((x.label, x.address, now, most, rate, text_of(d.driver)))
     page.table(("", "address", "GT/s now", "GT/s max", "GB/s", "driver"), rows, right=frozenset({4}))
+
+
+def _link(speed_gt_s: float | Missing, width_lanes: int | Missing) -> str:
+    """Return `16 x8`, or the one reason why neither is known."""
+    if isinstance(speed_gt_s, Missing) and isinstance(width_lanes, Missing):
+        return text_of(speed_gt_s)
+    return f"{text_of(speed_gt_s)} x{text_of(width_lanes)}"
 
 
 def nvlink(report: Report, page: Page) -> None:
@@ -163,7 +171,7 @@ def nics(report: Report, page: Page) -> None:
                     f"{n.label}/{port.port}",
                     n.address,
                     text_of(port.state),
-                    text_of(port.rate_text),
+                    _rate(port),
                     text_of(port.link_layer),
                     f"{text_of(n.rdma.firmware)} {' '.join(n.rdma.netdevs)}",
                 )
@@ -171,6 +179,18 @@ def nics(report: Report, page: Page) -> None:
     page.table(("port", "address", "state", "rate", "layer", "firmware, netdev"), rows)
     if topology.software_rdma:
         page.text(f"software RDMA, no PCI device: {', '.join(topology.software_rdma)}", hang=2)
+
+
+_RATE = re.compile(r"\((\d+X) (\w+)\)")
+
+
+def _rate(port: RdmaPort) -> str:
+    """Return a port's rate as `400 Gb/s NDR`, with its width where that is not the usual 4X."""
+    if isinstance(port.rate_gbit_s, Missing) or isinstance(port.rate_text, Missing):
+        return text_of(port.rate_text)
+    m = _RATE.search(port.rate_text)
+    kind = "" if m is None else f" {m[2]}" if m[1] == "4X" else f" {m[1]} {m[2]}"
+    return f"{port.rate_gbit_s:g} Gb/s{kind}"
 
 
 def p2p(report: Report, page: Page) -> None:

@@ -38,8 +38,10 @@ def summary(report: Report, page: Page) -> None:
     node, topology = report.node, report.topology
     host = _or(node.system.hostname, "this node")
     source = "" if node.source == "live" else f" (recording {node.source})"
-    page.line((f"topocheck {topocheck.__version__}: {host}{source}", "bold"), f"  {node.taken_at}")
+    page.line((f"topocheck {topocheck.__version__}: {host}{source}", "bold"))
     page.blank()
+    if node.taken_at:
+        page.pair("taken", node.taken_at)
     if machine := _machine(report):
         page.pair("machine", machine)
     page.pair("GPUs", _gpus(report))
