@@ -26,7 +26,7 @@ import msgspec
 
 import topocheck
 from topocheck.host.base import Answer, HostError
-from topocheck.model.base import Reason
+from topocheck.model.base import InputError, Reason
 
 FORMAT = "topocheck-snapshot"
 FORMAT_VERSION = 1
@@ -38,7 +38,7 @@ MAX_VALUES = 8_000_000
 """Commas in the whole file: bounds the number of values, which take far more memory than text."""
 
 
-class SnapshotError(Exception):
+class SnapshotError(InputError):
     """A snapshot that cannot be read or written; the text is one line: file, line, what was expected."""
 
 
