@@ -1,0 +1,141 @@
+"""How the firmware set devices up: the window to a GPU's memory, and payload sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topocheck.checks.pcie_links import links
+from topocheck.checks.registry import Context, check, not_applicable
+from topocheck.checks.subjects import is_guest, listed, living, named, quote
+from topocheck.model.base import Evidence, Finding, Missing, Reason, State
+from topocheck.topology.paths import joined_to_cpu, product_of
+from topocheck.topology.types import Gpu
+
+
+@check(
+    "pcie.bar1-small",
+    title="The window to a GPU's memory is smaller than the memory",
+    severity=State.WARN,
+    reads=("NVML DeviceGetBAR1MemoryInfo", "NVML DeviceGetMemoryInfo"),
+)
+def bar1_small(context: Context) -> Iterator[Finding]:
+    """The window to a GPU's memory is smaller than the memory.
+
+    Looks at:
+        BAR1, through which other devices reach a GPU's memory, against the memory's size.
+
+    Why it matters:
+        GPUDirect RDMA and peer access over PCIe go through this window. With 256 MiB of it large transfers fail or
+        crawl, while everything that stays on one GPU works.
+
+    Fix:
+        Turn on "Above 4G decoding" and "Resizable BAR" in the firmware setup (a reboot); some professional cards
+        need their display outputs switched off (NVIDIA's display mode selector).
+
+    Does not apply:
+        To a single GPU without an RDMA NIC, where nobody else looks into its memory, and to GPUs that a chip-to-chip
+        link joins to their CPU. Small windows are usual for GeForce and several PCIe cards, so there it is a note;
+        on module boards (SXM) it is a fault of the setup.
+    """
+    gpus = living(context)
+    if len(gpus) < 2 and not context.topology.nics:
+        raise not_applicable("no second GPU and no RDMA NIC that could look into a GPU's memory")
+    usual = []
+    for gpu in gpus:
+        if not _small_window(gpu):
+            continue
+        product = product_of(gpu)
+        if product is not None and product.form_factor == "SXM" and not is_guest(context):
+            yield _window(State.WARN, named(gpu), [gpu])
+        else:
+            usual.append(gpu)
+    if usual:
+        yield _window(State.NOTE, named(usual[0]) if len(usual) == 1 else "node", usual)
+
+
+def _small_window(gpu: Gpu) -> bool:
+    if gpu.nvml is None or joined_to_cpu(gpu):
+        return False
+    window, memory = gpu.nvml.bar1_total_bytes, gpu.nvml.memory_total_bytes
+    return isinstance(window, int) and isinstance(memory, int) and window * 2 < memory
+
+
+def _window(state: State, subject: str, gpus: list[Gpu]) -> Finding:
+    sizes = []
+    evidence: tuple[Evidence, ...] = ()
+    for gpu in gpus:
+        nvml = gpu.nvml
+        if nvml is not None and isinstance(nvml.bar1_total_bytes, int) and isinstance(nvml.memory_total_bytes, int):
+            sizes.append(f"{nvml.bar1_total_bytes >> 20} MiB for {nvml.memory_total_bytes >> 20} MiB of memory")
+            if len(sizes) <= 2:
+                evidence += quote(nvml, "DeviceGetBAR1MemoryInfo", nvml.bar1_total_bytes)
+                evidence += quote(nvml, "DeviceGetMemoryInfo", nvml.memory_total_bytes)
+    return Finding(
+        id="pcie.bar1-small",
+        state=state,
+        subject=subject,
+        title=f"BAR1 of {listed(g.label for g in gpus)} is {'; '.join(dict.fromkeys(sizes))}",
+        consequence="peers and NICs reach a small window of its memory at a time: PCIe P2P and GPUDirect RDMA, where "
+        "the product has them, are slow or refused",
+        evidence=evidence,
+        rule="BAR1 < half of the memory",
+        fix="turn on Above 4G decoding and Resizable BAR in the firmware setup (needs a reboot)",
+    )
+
+
+@check(
+    "pcie.max-payload-mismatch",
+    title="The two ends of a PCIe link use different payload sizes",
+    severity=State.WARN,
+    reads=("/sys/bus/pci/devices/*/config (Device Control, root only)",),
+)
+def max_payload_mismatch(context: Context) -> Iterator[Finding]:
+    """The two ends of a PCIe link use different payload sizes.
+
+    Looks at:
+        The maximum payload size set at both ends of every link from each GPU and NIC up to its root port.
+
+    Why it matters:
+        A device that gets a packet larger than it was set for drops it as malformed, which is a fatal error (PCI
+        Express Base Specification 5.0, 2.2.2). Usually seen after a hot-plug or with mixed firmware settings.
+
+    Fix:
+        Boot with `pci=pcie_bus_safe` (every device gets what all on its path can take), or set one value in the
+        firmware setup. A smaller payload costs a few percent of bandwidth.
+
+    Does not apply:
+        In a guest. Without root the registers cannot be read, and the answer is unknown.
+    """
+    if is_guest(context):
+        raise not_applicable("the ports of a guest are the hypervisor's")
+    denied = compared = 0
+    for link in links(context):
+        if link.upper is None or link.formal or link.suspended:
+            continue
+        low, up = link.lower.max_payload_bytes, link.upper.max_payload_bytes
+        if isinstance(low, Missing) or isinstance(up, Missing):
+            denied += any(isinstance(x, Missing) and x.reason is Reason.DENIED for x in (low, up))
+            continue
+        compared += 1
+        if low != up:
+            yield Finding(
+                id="pcie.max-payload-mismatch",
+                state=State.WARN,
+                subject=link.where,
+                title=f"the link between {link.between} has a payload of {low} bytes below and {up} above",
+                consequence="packets larger than one end accepts are dropped as malformed: fatal errors under load",
+                evidence=link.lower.evidence("config DevCtl") + link.upper.evidence("config DevCtl"),
+                rule="both ends of a link must use one maximum payload size",
+                fix="boot with pci=pcie_bus_safe, or set one value in the firmware setup (costs a few percent at most)",
+            )
+    if denied and not compared:
+        yield Finding(
+            id="pcie.max-payload-mismatch",
+            state=State.UNKNOWN,
+            subject="node",
+            title=f"the payload size of {denied} links needs root to read",
+            rule="Device Control of both ends",
+            fix="run topocheck as root to have it judged",
+        )
+    elif not compared:
+        raise not_applicable("no link shows its payload size")
