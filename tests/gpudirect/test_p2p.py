@@ -284,3 +284,10 @@ def test_a_small_window_is_told() -> None:
     assert "256 MiB" in texts(verdict(pair(a=small)), "info")
     whole = {"bar1_total_bytes": 64 << 30, "memory_total_bytes": 48 << 30}
     assert "BAR1" not in texts(verdict(pair(a=whole)), "info")
+
+
+@pytest.mark.parametrize(("name", "expected"), [("NVIDIA GB200", "no"), ("NVIDIA A100-SXM4-80GB", "yes")])
+def test_a_product_that_lives_in_a_fabric_must_report_one(name: str, expected: str) -> None:
+    """leptonai/gpud PR 1140: four GB200 without a fabric are broken; older products never reported any."""
+    told = {"nvlinks": facts.links(18, "0000:c1:00.0", "switch"), "name": name, "fabric_state": "Not Supported"}
+    assert verdict(pair(a=told, b=told)).verdict == expected

@@ -174,3 +174,8 @@ def test_a_guest_with_switches_needs_ats(ats: Any, expected: str) -> None:
 
 def test_a_lost_gpu_is_open_on_every_road() -> None:
     assert roads(machine(gpu={"lost": True})) == ("unknown", "unknown", "unknown")
+
+
+def test_a_gpu_that_waits_for_its_fabric_cannot_be_used() -> None:
+    assert verdict(machine(gpu={"fabric_state": "In Progress"})).verdict == "no"
+    assert verdict(machine(gpu={"fabric_state": "Completed", "fabric_status": "Success"})).verdict == "yes"

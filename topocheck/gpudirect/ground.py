@@ -10,8 +10,12 @@ import msgspec
 from topocheck.model.base import Evidence, Fact, Missing, Reason, ReasonStep, Verdict, known
 from topocheck.model.node import Node
 from topocheck.model.pci import PciDevice
+from topocheck.topology.paths import product_of
 from topocheck.topology.tree import chains, common_length
 from topocheck.topology.types import Gpu, Topology
+
+UNFINISHED = ("Not Started", "In Progress")
+"""Fabric states of a GPU that waits for the fabric manager (nvml.h, nvmlGpuFabricState_t)."""
 
 _WORST = ("no", "unknown", "degraded", "yes")
 
@@ -202,5 +206,41 @@ def undriven(gpu: Gpu, g: Ground) -> ReasonStep | None:
             )
         return ReasonStep(
             f"NVML does not show {gpu.label}: hidden from this container or not driven", "unknown", quoted
+        )
+    return None
+
+
+def fabric_trouble(gpu: Gpu) -> ReasonStep | None:
+    """Return the step for a GPU that its NVLink fabric has not taken in; None where all is well or there is none.
+
+    The status counts only once the state is Completed. A product built for multi-node NVLink always lives in a
+    fabric, so one that reports none is in trouble.
+    """
+    if gpu.nvml is None:
+        return None
+    state, status = gpu.nvml.fabric_state, gpu.nvml.fabric_status
+    quoted = said(gpu.nvml, "DeviceGetGpuFabricInfoV", f"{state}, {status}")
+    if state in UNFINISHED:
+        return ReasonStep(
+            f"{gpu.label} is not registered with the NVLink fabric ({state})",
+            "no",
+            quoted,
+            "start nvidia-fabricmanager in the version of the driver, and look at its log",
+        )
+    if state == "Completed" and not isinstance(status, Missing) and status != "Success":
+        return ReasonStep(
+            f"{gpu.label} joined the NVLink fabric with an error ({status})",
+            "no",
+            quoted,
+            "look at the logs of nvidia-fabricmanager (and nvidia-imex), then reset the GPU",
+        )
+    product = product_of(gpu)
+    none = state == "Not Supported" or (isinstance(state, Missing) and state.reason is Reason.UNSUPPORTED)
+    if none and product is not None and product.multi_node_fabric:
+        return ReasonStep(
+            f"{gpu.label} is of a product that lives in an NVLink fabric and reports none",
+            "no",
+            quoted,
+            "check that the driver's fabric mode is on and that nvidia-imex and the fabric's manager run",
         )
     return None

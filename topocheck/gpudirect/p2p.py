@@ -19,6 +19,7 @@ from topocheck.gpudirect.ground import (
     acs_between,
     acs_evidence,
     acs_fix,
+    fabric_trouble,
     iommu_of,
     said,
     undriven,
@@ -32,7 +33,6 @@ from topocheck.topology.paths import product_of
 from topocheck.topology.types import Gpu, HopKind, Path
 
 _NEVER_ASKED = Missing(Reason.NOT_RECORDED, "never asked")
-_UNFINISHED = ("Not Started", "In Progress")
 
 
 def judge_pair(g: Ground, a: Gpu, b: Gpu, path: Path) -> P2pVerdict:
@@ -122,30 +122,7 @@ def _nvlink(a: Gpu, b: Gpu, path: Path) -> list[ReasonStep]:
     hop = path.hops[0] if path.hops else None
     text = hop.text if hop is not None else f"{path.nvlinks} NVLinks"
     steps = [ReasonStep(f"they are joined by {text}", "yes", (_links(a, path),))]
-    for x in (a, b):
-        state = x.nvml.fabric_state if x.nvml is not None else _NEVER_ASKED
-        status = x.nvml.fabric_status if x.nvml is not None else _NEVER_ASKED
-        if x.nvml is None or isinstance(state, Missing):
-            continue
-        quoted = said(x.nvml, "DeviceGetGpuFabricInfoV", f"{state}, {status}")
-        if state in _UNFINISHED:
-            steps.append(
-                ReasonStep(
-                    f"{x.label} is not registered with the NVLink fabric ({state})",
-                    "no",
-                    quoted,
-                    "start nvidia-fabricmanager in the version of the driver, and look at its log",
-                )
-            )
-        elif state == "Completed" and known(status) and status != "Success":
-            steps.append(
-                ReasonStep(
-                    f"{x.label} joined the NVLink fabric with an error ({status})",
-                    "no",
-                    quoted,
-                    "look at the logs of nvidia-fabricmanager (and nvidia-imex), then reset the GPU",
-                )
-            )
+    steps += [s for s in (fabric_trouble(x) for x in (a, b)) if s is not None]
     return steps
 
 

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from topocheck.gpudirect import roads
 from topocheck.gpudirect.ground import (
+    UNFINISHED,
     Ground,
     acs_between,
     acs_evidence,
     acs_fix,
     best_of,
+    fabric_trouble,
     iommu_of,
     said,
     undriven,
@@ -42,7 +44,7 @@ def judge_pair(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> RdmaVerdict:
     if blocked is not None:
         v = Verdict(blocked.effect)
         return _result(gpu, nic, v, v, v, [blocked])
-    common = [_gpu(gpu), *_partition(gpu), _port(nic), *_distance(g, gpu, nic, path)]
+    common = [_gpu(gpu), *_partition(gpu), *_fabric(gpu), _port(nic), *_distance(g, gpu, nic, path)]
     peer, buf = roads.peermem(g), roads.dma_buf(g, gpu, nic)
     by_peer, by_buf = Verdict(peer.effect), Verdict(buf.effect)
     verdict = worst_of(verdict_of(common), best_of(by_peer, by_buf))
@@ -96,6 +98,14 @@ def _partition(gpu: Gpu) -> list[ReasonStep]:
         return []
     quoted = said(gpu.nvml, "DeviceGetMigMode", "enabled")
     return [ReasonStep(f"{gpu.label} is split by MIG: each instance registers its own memory", "info", quoted)]
+
+
+def _fabric(gpu: Gpu) -> list[ReasonStep]:
+    """A GPU that waits for its fabric cannot be used by CUDA at all (CUDA_ERROR_SYSTEM_NOT_READY, 802)."""
+    step = fabric_trouble(gpu)
+    if step is None or gpu.nvml is None or gpu.nvml.fabric_state not in UNFINISHED:
+        return []
+    return [step]
 
 
 def _port(nic: Nic) -> ReasonStep:
