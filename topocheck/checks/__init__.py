@@ -6,7 +6,7 @@ import importlib
 
 from topocheck.checks.registry import CHECKS, Check
 
-AREAS = ("pcie", "p2p", "rdma")
+AREAS = ("p2p", "p2p_way", "pcie", "pcie_devices", "pcie_paths", "pcie_setup")
 """Each is a file of this folder; importing it registers its checks."""
 
 
