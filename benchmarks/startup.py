@@ -1,0 +1,97 @@
+"""What starting costs: `topocheck --help` and `report --from` on an 8-GPU, 8-NIC machine, against a bare Python.
+
+    python benchmarks/startup.py [--runs 20]
+
+The commands are interleaved, and minima are compared, since on a shared machine a median can be ten times the
+minimum. With valgrind installed, instructions are counted too (--instructions): those repeat whatever else runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+BUDGETS = {"topocheck --help": 15.0, "report --from (8 GPUs)": 25.0}
+CHECK_OVER_REPORT = 1.2
+
+
+def commands(snapshot: Path) -> dict[str, list[str]]:
+    """Return name -> argv of everything that is timed."""
+    main = "import sys; sys.argv[0] = 'topocheck'; from topocheck.cli.main import main; main()"
+    topocheck = [sys.executable, "-c", main]
+    return {
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "topocheck --help": [*topocheck, "--help"],
+        "report --from (8 GPUs)": [*topocheck, "report", "--from", str(snapshot)],
+        "report --format json": [*topocheck, "report", "--from", str(snapshot), "--format", "json"],
+        "check --from": [*topocheck, "check", "--from", str(snapshot)],
+        "import typer": [sys.executable, "-c", "import typer"],
+        "import msgspec": [sys.executable, "-c", "import msgspec"],
+        "import rich.console": [sys.executable, "-c", "import rich.console"],
+        "import psutil": [sys.executable, "-c", "import psutil"],
+        "import pynvml": [sys.executable, "-c", "import pynvml"],
+    }
+
+
+def seconds(argv: list[str]) -> float:
+    """Return the wall time of one run."""
+    began = time.perf_counter()
+    subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return time.perf_counter() - began
+
+
+def instructions(argv: list[str]) -> int:
+    """Return the instructions of one run, counted by valgrind."""
+    with tempfile.NamedTemporaryFile("r") as log:
+        tool = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-file=" + log.name]
+        subprocess.run([*tool, *argv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        for line in log.read().splitlines():
+            if "Collected" in line:
+                return int(line.split(":")[1].split()[0])
+    return 0
+
+
+def main() -> int:
+    """Time everything and print it; exit 1 where a budget is not kept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--instructions", action="store_true")
+    options = parser.parse_args()
+    from tests.support.snapshots import write_snapshot
+
+    with tempfile.TemporaryDirectory() as folder:
+        todo = commands(write_snapshot("hgx_h100_cx7", Path(folder)))
+        times: dict[str, list[float]] = {name: [] for name in todo}
+        for argv in todo.values():
+            seconds(argv)
+        for _ in range(options.runs):
+            for name, argv in todo.items():
+                times[name].append(seconds(argv))
+        bare = min(times["python -c pass"])
+        kept = True
+        print(f"{'command':<26}{'min ms':>9}{'median ms':>11}{'x bare':>8}{'budget':>8}")
+        for name, ts in times.items():
+            ratio, budget = min(ts) / bare, BUDGETS.get(name)
+            kept &= budget is None or ratio <= budget
+            limit = f"{budget:8.0f}" if budget else ""
+            print(f"{name:<26}{min(ts) * 1e3:9.1f}{sorted(ts)[len(ts) // 2] * 1e3:11.1f}{ratio:8.1f}{limit}")
+        over = min(times["check --from"]) / min(times["report --from (8 GPUs)"])
+        kept &= over <= CHECK_OVER_REPORT
+        print(f"check / report: {over:.2f} (budget {CHECK_OVER_REPORT})")
+        if options.instructions and shutil.which("valgrind"):
+            base = instructions(todo["python -c pass"])
+            for name in ("python -c pass", "topocheck --help", "report --from (8 GPUs)"):
+                n = instructions(todo[name])
+                print(f"{name:<26}{n / 1e6:9.0f} M instructions{n / base:8.1f} x bare")
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
