@@ -1,7 +1,8 @@
 """PCI configuration space, byte by byte, as a function of a described machine would show it.
 
 Layout after the PCI Express Base Specification 5.0: type 0/1 header (7.5.1), PCI Express capability (7.5.3),
-Advanced Error Reporting (7.8.4), ACS (7.7.11), ATS (10.5.1), SR-IOV (9.3.3), device serial number (7.9.3).
+Advanced Error Reporting (7.8.4), ACS (7.7.11), ATS (10.5.1), SR-IOV (9.3.3), device serial number (7.9.3),
+Downstream Port Containment (7.9.14).
 The "P2P" vendor capability is the one QEMU writes for NVIDIA GPUs (hw/vfio/pci-quirks.c, x-nv-gpudirect-clique).
 """
 
@@ -23,7 +24,7 @@ PORT_TYPES = {
 }
 BRIDGE_TYPES = ("root_port", "upstream", "downstream", "pcie_to_pci")
 PM_AT, PCIE_AT, P2P_AT = 0x60, 0x68, 0xC8
-AER_AT, ACS_AT, ATS_AT, SRIOV_AT, DSN_AT = 0x100, 0x148, 0x158, 0x168, 0x1B0
+AER_AT, ACS_AT, ATS_AT, SRIOV_AT, DSN_AT, DPC_AT = 0x100, 0x148, 0x158, 0x168, 0x1B0, 0x1C0
 
 
 class Config(NamedTuple):
@@ -53,6 +54,7 @@ class Config(NamedTuple):
     sriov: tuple[int, int] | None = None
     serial: int | None = None
     clique: int | None = None
+    dpc: bool | None = None
 
 
 def build(c: Config) -> bytes:
@@ -91,7 +93,8 @@ def _pcie(space: bytearray, c: Config) -> None:
     control = (0x10 if c.relaxed_ordering else 0) | _size_code(c.mps) << 5 | 0x800 | _size_code(c.mrrs) << 12
     struct.pack_into("<HH", space, PCIE_AT + 8, control, 0)
     if has_link:
-        struct.pack_into("<I", space, PCIE_AT + 0x0C, c.max_gen | c.max_width << 4)
+        reports = 1 << 20 if c.port_type in ("root_port", "downstream") else 0  # Data Link Layer Link Active Reporting
+        struct.pack_into("<I", space, PCIE_AT + 0x0C, c.max_gen | c.max_width << 4 | reports)
         active = 0x2000 if c.port_type in ("root_port", "downstream") and c.now_width else 0
         struct.pack_into("<HH", space, PCIE_AT + 0x10, 0x40, c.now_gen | c.now_width << 4 | active)
         struct.pack_into("<I", space, PCIE_AT + 0x2C, sum(1 << g for g in range(1, c.max_gen + 1)))
@@ -114,6 +117,8 @@ def _extended(space: bytearray, c: Config) -> None:
         caps.append((SRIOV_AT, 0x0010, 1, body.ljust(0x3C, b"\0")))
     if c.serial is not None:
         caps.append((DSN_AT, 0x0003, 1, struct.pack("<Q", c.serial)))
+    if c.dpc is not None:  # Downstream Port Containment (7.9.14): trigger status is bit 0 of the word at +8
+        caps.append((DPC_AT, 0x001D, 1, struct.pack("<HHHH", 0, 1, int(c.dpc), 0)))
     # The chain starts at 0x100: the first capability there is must stand at that place.
     if caps and caps[0][0] != 0x100:
         caps[0] = (0x100, *caps[0][1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from collections.abc import Mapping
@@ -112,6 +113,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+@functools.cache
 def products() -> dict[str, dict[str, Any]]:
     """Return the table of products."""
     return tomllib.loads((HERE / "products.toml").read_text())

@@ -128,6 +128,7 @@ def config_bytes(f: Function, words: list[int]) -> bytes:
             sriov=(int(o["totalvfs"]), int(o.get("numvfs", 0))) if "totalvfs" in o else None,
             serial=int(o["serial"], 16) if "serial" in o else None,
             clique=int(o["clique"]) if "clique" in o else None,
+            dpc=o["dpc"] == "1" if "dpc" in o else None,
         )
     )
     return b"\xff" * len(space) if o.get("lost") == "1" else space

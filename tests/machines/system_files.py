@@ -15,10 +15,12 @@ _CPU = {
     "arm": "CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: 0xd4f\nCPU revision\t: 0",
     "power": "cpu\t\t: {name}\nclock\t\t: 3783.000000MHz\nrevision\t: 2.3 (pvr 004e 1203)",
 }
+_GROUP = "0::/user.slice/user-1000.slice/session-1.scope"
 _LIMITS = """\
 Limit                     Soft Limit           Hard Limit           Units     
 Max cpu time              unlimited            unlimited            seconds   
 Max stack size            {stack:<20} unlimited            bytes     
+Max processes             1031199              1031199              processes 
 Max open files            {nofile:<20} 1048576              files     
 Max locked memory         {memlock:<20} {memlock:<20} bytes     
 Max address space         unlimited            unlimited            bytes     
@@ -40,10 +42,12 @@ def write(tree: Tree, d: dict[str, Any], name: str) -> None:
     _process(tree, d, nodes)
     _modules(tree, d.get("modules", {}))
     _memory(tree, nodes, system)
-    if "dmi" in d:
-        for key, text in d["dmi"].items():
-            tree.put(f"/sys/devices/virtual/dmi/id/{key}", text)
-        tree.link("/sys/class/dmi/id", "/sys/devices/virtual/dmi/id")
+    if system.get("cpu_vendor") == "power":  # firmware without DMI: a device tree
+        tree.put("/proc/device-tree/compatible", "ibm,powernv\0ibm,p9-openbmc\0")
+        return
+    for key, text in d.get("dmi", {"sys_vendor": "Example Computers", "product_name": "Server"}).items():
+        tree.put(f"/sys/devices/virtual/dmi/id/{key}", text)
+    tree.link("/sys/class/dmi/id", "/sys/devices/virtual/dmi/id")
 
 
 def _cpus(tree: Tree, nodes: list[dict[str, Any]], system: dict[str, Any]) -> None:
@@ -171,8 +175,15 @@ def _process(tree: Tree, d: dict[str, Any], nodes: list[dict[str, Any]]) -> None
             memlock=limits.get("memlock", "unlimited"),
         ),
     )
-    tree.put("/proc/self/cgroup", process.get("cgroup", "0::/user.slice/user-1000.slice/session-1.scope"))
+    tree.put("/proc/self/cgroup", process.get("cgroup", _GROUP))
+    tree.put("/sys/fs/cgroup/system.slice", Dir())
     tree.put("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids")
+    group = process.get("cgroup", _GROUP).rpartition("::")[2].rstrip("/")
+    here = f"/sys/fs/cgroup{group}"
+    tree.put(f"{here}/cpuset.cpus.effective", process.get("cgroup_cpus", process.get("cpus", every)))
+    mems = process.get("mems", format_cpulist(int(n["id"]) for n in nodes))
+    tree.put(f"{here}/cpuset.mems.effective", process.get("cgroup_mems", mems))
+    tree.put(f"{here}/memory.max", str(limits.get("memory_max", "max")))
     tree.put("/dev/shm", Dir(0o1777))
     tree.put("/etc", Dir())
     total = sum(int(n.get("memory_gib", 0)) for n in nodes)

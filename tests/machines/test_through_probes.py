@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from tests.machines.builder import cached, case_names, machine, names
 from tests.machines.description import GTS
 from topocheck.model.base import Missing
+from topocheck.model.node import Node
 from topocheck.pipeline import read_node
 from topocheck.topology.build import build
+
+
+@functools.cache
+def _node(name: str) -> Node:
+    return read_node(cached(name).host())
 
 
 @pytest.mark.parametrize("name", [*names(), *case_names()])
 def test_classes_are_those_of_the_public_capture(name: str) -> None:
     """Every pair that the capture tells, in both forms of the matrix."""
     m = cached(name)
-    paths = {(p.from_label, p.to_label): p for p in build(read_node(m.host())).paths}
+    paths = {(p.from_label, p.to_label): p for p in build(_node(name)).paths}
     for (a, b), want in m.classes_expected().items():
         path = paths.get((a, b)) or paths[b, a]
         assert path.class_ == want, (a, b)
@@ -28,8 +36,8 @@ def test_classes_are_those_of_the_public_capture(name: str) -> None:
 def test_affinity_is_that_of_the_public_capture(name: str) -> None:
     """CPU affinity of the GPUs, where the capture tells it."""
     m = cached(name)
-    gpus = build(read_node(m.host())).gpus
-    for which, want in m.facts_expected.get("affinity", {}).items():
+    gpus = build(_node(name)).gpus
+    for which, want in (m.facts_expected.get("affinity") or {}).items():
         first, _, last = which.partition("-")
         for i in range(int(first), int(last or first) + 1):
             if gpus[i].nvml is not None and gpus[i].on_bus:
@@ -39,7 +47,7 @@ def test_affinity_is_that_of_the_public_capture(name: str) -> None:
 @pytest.mark.parametrize("name", [*names(), *case_names()])
 def test_no_probe_fails(name: str) -> None:
     """A described machine is an ordinary machine: each probe comes back."""
-    node = read_node(cached(name).host())
+    node = _node(name)
     assert [(p.name, p.detail) for p in node.probes if p.state not in ("ok", "empty")] == []
 
 
@@ -47,7 +55,7 @@ def test_no_probe_fails(name: str) -> None:
 def test_links_are_read_as_described(name: str) -> None:
     """Current and maximum link of every function, and its place in the tree."""
     m = cached(name)
-    devices = read_node(m.host()).pci.devices
+    devices = _node(name).pci.devices
     if isinstance(devices, Missing):
         assert m.functions == {}
         return
