@@ -291,3 +291,11 @@ def test_a_product_that_lives_in_a_fabric_must_report_one(name: str, expected: s
     """leptonai/gpud PR 1140: four GB200 without a fabric are broken; older products never reported any."""
     told = {"nvlinks": facts.links(18, "0000:c1:00.0", "switch"), "name": name, "fabric_state": "Not Supported"}
     assert verdict(pair(a=told, b=told)).verdict == expected
+
+
+def test_a_hidden_sys_is_no_word_on_the_iommu() -> None:
+    """A container that masks /sys: NVML permits peer access, and what lies between stays open."""
+    n = facts.node(gpus=(facts.nvml(0, A), facts.nvml(1, B)), p2p=facts.allowed(A, B, ancestor="PIX"))
+    v = verdict(n)
+    assert v.verdict == "unknown"
+    assert "IOMMU" in texts(v, "unknown")

@@ -106,6 +106,8 @@ def iommu_of(g: Ground, *addresses: str) -> Iommu:
     if len(types) == 1:
         shown = ", ".join(f"{t}: {n}" for t, n in system.iommu_group_types.items())
         return Iommu(types.pop(), (Evidence("/sys/kernel/iommu_groups/*/type", shown),))
+    if not g.devices:
+        return Iommu("unknown", ())  # /sys is hidden: that nothing is seen there says nothing
     if system.iommu_devices == () or (isinstance(system.iommu_devices, Missing) and _absent(system.iommu_devices)):
         return Iommu("off", (Evidence("/sys/class/iommu", "(none)"),))
     if system.iommu_groups == 0:

@@ -39,10 +39,10 @@ def _yes(text: str) -> bool | None:
 
 
 @functools.cache
-def _products() -> tuple[tuple[re.Pattern[str], frozenset[int], Product], ...]:
+def _products() -> tuple[tuple[str, frozenset[int], Product], ...]:
     return tuple(
         (
-            re.compile(r["name_pattern"]),
+            r["name_pattern"],
             frozenset(int(x, 16) for x in r["device_ids"].split(",") if x),
             Product(
                 name=r["product"],
@@ -70,7 +70,7 @@ def find_product(name: str | None, device_id: int | None = None) -> Product | No
     and a name no pattern fits is not matched to the nearest one.
     """
     for pattern, _, product in _products():
-        if name and pattern.search(name):
+        if name and re.search(pattern, name):
             return product
     if name:
         return None

@@ -83,6 +83,7 @@ def generation_of(generation: int) -> PcieGeneration:
     raise ValueError(f"PCIe generation {generation} is not known: give a number from 1 to {last}")
 
 
+@functools.cache
 def pcie_gen(speed_gt_s: float) -> int:
     """Return the generation whose lanes run at `speed_gt_s`.
 
@@ -105,6 +106,7 @@ def pcie_gb_s(speed_gt_s: float, width_lanes: int) -> float:
     return pcie_gen_gb_s(pcie_gen(speed_gt_s), width_lanes)
 
 
+@functools.cache
 def pcie_gen_gb_s(generation: int, width_lanes: int) -> float:
     """Return what `pcie_gb_s` does, for a generation (3 x16: 15.754).
 
@@ -175,6 +177,7 @@ def pcie_throughput(generation: int, width_lanes: int, max_payload_bytes: int = 
     )
 
 
+@functools.cache
 def nvlink_gb_s(version: int | None, speed_mb_s: float | None) -> float:
     """Return the payload rate of one NVLink, GB/s in one direction; None stands for what NVML did not say.
 
