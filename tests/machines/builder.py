@@ -25,7 +25,7 @@ from tests.machines.description import (
     products,
 )
 from tests.machines.nvml_answers import Cuda, Nvml
-from tests.machines.tree import Entry, Error, File, Link, Tree
+from tests.machines.tree import Dir, Entry, Error, File, Link, Tree
 from topocheck.host.base import Host
 
 
@@ -136,7 +136,7 @@ def build(d: Mapping[str, Any], name: str) -> Machine:
         if f.now is None and f.max is not None:
             f.now = f.max
     tree = Tree()
-    tree.put("/sys/devices", pci_files.Dir())
+    tree.put("/sys/devices", Dir())
     system_files.write(tree, d, name)
     if not pci.get("absent"):
         pci_files.write(tree, roots, fs, d, system_files.numa_cpus(d))
@@ -191,7 +191,7 @@ def _labelled(by_address: Mapping[str, Function], label: str, name: str) -> list
 def _software(tree: Tree, told: Mapping[str, Any]) -> None:
     """Write `*.dist-info` folders: package -> version, in the first folder of sys.path."""
     at = told.get("site_packages", "/usr/lib/python3/dist-packages")
-    tree.put(at, pci_files.Dir())
+    tree.put(at, Dir())
     for package, version in told.get("packages", {}).items():
         folder = f"{at}/{package}-{version}.dist-info"
         tree.put(f"{folder}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}")
@@ -239,7 +239,7 @@ def _files(tree: Tree, told: Mapping[str, Any], name: str) -> None:
         elif "hex" in value:
             entry = File(bytes.fromhex(value["hex"]))
         elif value.get("folder"):
-            entry = pci_files.Dir()
+            entry = Dir()
         else:
             entry = File(value.get("text", "").encode(), **{k: v for k, v in value.items() if k != "text"})
         tree.put(path, entry)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.machines import config_space
 from tests.machines.description import GTS, DescriptionError, Function, Root
-from tests.machines.tree import DENIED, Dir, File, Tree
+from tests.machines.tree import Dir, File, Tree
 
 _IORESOURCE_MEM, _PREFETCH, _MEM64 = 0x00000200, 0x00002000, 0x00100000
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -272,6 +272,3 @@ def _iommu(tree: Tree, fs: list[Function], system: dict[str, Any]) -> None:
         tree.link(f"{folder}/devices/{f.address}", f.path)
         tree.put(f"{folder}/type", f.options.get("group_type", kind))
         tree.link(f"{f.path}/iommu", f"/sys/devices/virtual/iommu/{unit}")
-
-
-__all__ = ["DENIED", "config_bytes", "cpumask", "size_bytes", "speed_text", "write"]

@@ -202,7 +202,7 @@ def _modules(tree: Tree, modules: dict[str, Any]) -> None:
     lines = []
     tree.put("/sys/module", Dir())
     for name, told in modules.items():
-        m = {"version": told} if isinstance(told, str) else dict(told)
+        m: dict[str, Any] = {"version": told} if isinstance(told, str) else dict(told)
         if m.get("absent"):
             continue
         if not m.get("builtin"):
