@@ -58,6 +58,7 @@ class Ranks:
         argv: Callable[[str], list[str]] | None = None,
     ) -> None:
         self.rows, self.heard = rows, heard
+        self.port = env.get("MASTER_PORT", "")
         self.states: dict[int, RankState] = {}
         self.settled: set[str] = set()
         self.software: dict[str, str] = {}
@@ -267,8 +268,7 @@ def _failure_text(ranks: Ranks, ended: dict[str, Any]) -> tuple[str, str]:
     printed = ranks.process.printed(4000)
     text = f"{ended.get('reason', '')} {printed}"
     if "EADDRINUSE" in text or "address already in use" in text.lower():
-        port = os.environ.get("MASTER_PORT") or os.environ.get("TOPOCHECK_RENDEZVOUS", "")
-        return f"the port where the ranks meet{' (' + port + ')' if port else ''} is in use", (
+        return f"the port where the ranks meet{' (' + ranks.port + ')' if ranks.port else ''} is in use", (
             "set MASTER_PORT to a free port, or end what listens there (ss -ltnp)"
         )
     if "No space left on device" in text:

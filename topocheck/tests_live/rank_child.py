@@ -44,7 +44,7 @@ def launch_local(job: RankJob, local_ranks: int) -> None:
         nproc_per_node=local_ranks,
         run_id=f"topocheck-{os.getpid()}",
         rdzv_backend="c10d",
-        rdzv_endpoint=os.environ.get("TOPOCHECK_RENDEZVOUS", "127.0.0.1:0"),
+        rdzv_endpoint="127.0.0.1:0",
         max_restarts=0,
         monitor_interval=0.05,
         start_method="fork",

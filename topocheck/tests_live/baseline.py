@@ -1,0 +1,95 @@
+"""A run kept in a file, to be compared with a later one of the same machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from topocheck.model.base import InputError
+from topocheck.model.measurement import Measurement, Run
+
+FORMAT = "topocheck-bw-baseline"
+VERSION = 1
+LIMIT = 64 << 20
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """What a baseline file holds."""
+
+    format: str
+    version: int
+    run: Run
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement beside its baseline. `change` is the relative change of the rate (below 0: slower)."""
+
+    measurement: str
+    was: float
+    now: float
+    unit: str
+    change: float
+
+
+def save(run: Run, path: Path) -> None:
+    """Write a run as a baseline.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    data = msgspec.json.format(msgspec.json.encode(Baseline(format=FORMAT, version=VERSION, run=run)), indent=1)
+    try:
+        path.write_bytes(data + b"\n")
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written: {e.strerror}") from e
+
+
+def load(path: Path) -> Run:
+    """Read a baseline.
+
+    Raises:
+        InputError: it cannot be read, or is none.
+    """
+    try:
+        with path.open("rb") as f:
+            data = f.read(LIMIT + 1)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read: {e.strerror}") from e
+    if len(data) > LIMIT:
+        raise InputError(f"{path}: larger than {LIMIT >> 20} MiB, so no baseline of topocheck bw --save")
+    return parse(data, str(path))
+
+
+def parse(data: bytes, name: str) -> Run:
+    """Return the run in a baseline's bytes.
+
+    Raises:
+        InputError: it is none; names the place.
+    """
+    try:
+        found = msgspec.json.decode(data, type=Baseline)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as e:
+        raise InputError(f"{name}: no baseline of topocheck bw --save: {str(e)[:200]}") from None
+    if found.format != FORMAT or found.version != VERSION:
+        raise InputError(f"{name}: format {found.format!r:.40} {found.version}, expected {FORMAT} {VERSION}")
+    return found.run
+
+
+def compare(run: Run, baseline: Run) -> tuple[Change, ...]:
+    """Return the changes of the measurements that both runs hold, by id. Faster is positive, whatever the unit."""
+    old = {m.id: m for m in baseline.measurements}
+    out = []
+    for m in run.measurements:
+        was = old.get(m.id)
+        if was is None or was.unit != m.unit or min(was.median, m.median) <= 0:
+            continue
+        out.append(
+            Change(measurement=m.id, was=was.median, now=m.median, unit=m.unit, change=speed(m) / speed(was) - 1)
+        )
+    return tuple(out)
+
+
+def speed(m: Measurement) -> float:
+    """Return a number that grows as the measurement gets better."""
+    return 1 / m.median if m.unit == "us" else m.median
