@@ -132,3 +132,12 @@ def test_a_thousand_devices_have_their_tree() -> None:
     assert not isinstance(node.pci.devices, Missing)
     assert len(node.pci.devices) >= 1000
     assert sum(n.role != "host_bridge" for n in t.tree.values()) == len(node.pci.devices)
+
+
+def test_power9_gpus_leave_by_nvlink_to_their_cpu() -> None:
+    """AC922 with four GPUs: three links of 25 GB/s to the CPU carry what the GPU's PCIe link does not."""
+    by_label = {(p.from_label, p.to_label): p for p in build(cached("power9_ac922")).paths}
+    cross = by_label["GPU0", "GPU2"]
+    assert [h.kind.value for h in cross.hops] == ["nvlink", "host_bridge", "inter_socket", "nvlink"]
+    assert cross.theoretical_gb_s == pytest.approx(75.0)
+    assert (cross.class_, cross.nvlinks, cross.upper_bound) == ("SYS", 0, True)

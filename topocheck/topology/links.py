@@ -154,7 +154,7 @@ def pcie_hop(
         upper: the port above; None on a root bus. An emulated port has no say.
         gpu: NVML's view where `lower` is a GPU, for its link and for whether it rests.
         driverless_gpu: `lower` is a GPU that no driver drives, which may rest without saying so.
-        formal: the link stands in for another road.
+        formal: the link is known to stand in for another road.
     """
     now, most = current(lower), maximum(lower)
     if gpu is not None and isinstance(now.rate(), Missing):

@@ -16,7 +16,7 @@ from topocheck.model.pci import PciDevice
 from topocheck.topology import classes
 from topocheck.topology.classes import Place, Surroundings
 from topocheck.topology.links import pcie_hop
-from topocheck.topology.nvlink import Bundle
+from topocheck.topology.nvlink import Bundle, link_rate
 from topocheck.topology.tree import Chain, common_length, is_host_bridge
 from topocheck.topology.types import Gpu, Hop, HopKind, Nic, Path, TreeNode
 
@@ -54,7 +54,7 @@ def place_of(device: Gpu | Nic, places: Mapping[str, Chain]) -> Place:
     return Place(device.label, places.get(device.address, ()), device.cpu_node)
 
 
-def upward(device: Gpu | Nic, stop: int, m: Map, *, formal: bool = False) -> tuple[Hop, ...]:
+def upward(device: Gpu | Nic, stop: int, m: Map) -> tuple[Hop, ...]:
     """Return the PCIe hops from a device up to (not into) the element of its chain at index `stop`."""
     chain = m.places.get(device.address, ())
     nvml = device.nvml if isinstance(device, Gpu) else None
@@ -73,11 +73,10 @@ def upward(device: Gpu | Nic, stop: int, m: Map, *, formal: bool = False) -> tup
                 upper,
                 gpu=nvml if is_end else None,
                 driverless_gpu=is_end and isinstance(device, Gpu) and nvml is None,
-                formal=formal and is_end,
             )
         )
     if not chain and nvml is not None:
-        out.append(pcie_hop(PciDevice(address=device.address), None, gpu=nvml, formal=formal))
+        out.append(pcie_hop(PciDevice(address=device.address), None, gpu=nvml))
     return tuple(out)
 
 
@@ -93,6 +92,24 @@ def c2c_hop(gpu: Gpu) -> Hop:
         rate = product.c2c_gb_s
     links = f"{count} x " if not isinstance(count, Missing) else ""
     return Hop(kind=HopKind.C2C, address=gpu.address, gb_s=rate, attainable_gb_s=rate, text=f"{links}C2C")
+
+
+def cpu_hop(gpu: Gpu) -> Hop | None:
+    """Return the hop from a GPU to its CPU that replaces its PCIe link: C2C, or NVLink on POWER9; else None."""
+    if joined_to_cpu(gpu):
+        return c2c_hop(gpu)
+    links = tuple(x for x in gpu.nvml.nvlinks if x.active is True and x.remote_type == "ibmnpu") if gpu.nvml else ()
+    if not links:
+        return None
+    rate = link_rate(links)
+    version = f" {links[0].version}" if known(links[0].version) else ""
+    return Hop(
+        kind=HopKind.NVLINK,
+        address=f"{gpu.address}-CPU",
+        gb_s=rate,
+        attainable_gb_s=rate,
+        text=f"{len(links)} x NVLink{version} to the CPU",
+    )
 
 
 def _unread(kind: HopKind, address: str, text: str) -> Hop:
@@ -114,7 +131,10 @@ def _middle(a: Gpu | Nic, b: Gpu | Nic, chain_a: Chain, chain_b: Chain, m: Map) 
 
 
 def pcie_hops(a: Gpu | Nic, b: Gpu | Nic, m: Map) -> tuple[Hop, ...]:
-    """Return all hops between two devices by PCIe (and C2C), in order from `a`."""
+    """Return all hops between two devices by PCIe, in order from `a`.
+
+    A GPU with a link of its own to its CPU leaves by that, unless the two share a PCIe switch.
+    """
     chain_a, chain_b = m.places.get(a.address, ()), m.places.get(b.address, ())
     n = common_length(chain_a[:-1], chain_b[:-1])
     if classes.shares_function(chain_a, chain_b):
@@ -124,10 +144,8 @@ def pcie_hops(a: Gpu | Nic, b: Gpu | Nic, m: Map) -> tuple[Hop, ...]:
         return (*upward(a, n, m), *middle, *reversed(upward(b, n, m)))
     sides = []
     for device in (a, b):
-        coherent = isinstance(device, Gpu) and joined_to_cpu(device)
-        hops = upward(device, 1, m, formal=coherent)
-        if coherent and isinstance(device, Gpu):
-            hops = (c2c_hop(device), *(h for h in hops if not h.formal and h.address != device.address))
+        short = cpu_hop(device) if isinstance(device, Gpu) else None
+        hops = (short,) if short is not None else upward(device, 1, m)
         sides.append(hops)
     return (*sides[0], *_middle(a, b, chain_a, chain_b, m), *reversed(sides[1]))
 
