@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.machines.nvml_answers import Cuda, Nvml
+from tests.machines.cuda_answers import Cuda
+from tests.machines.nvml_answers import Nvml
 from tests.machines.tree import Dir, Error, File, Tree, TreeError
 from topocheck.host.base import Answer, HostError
 from topocheck.host.filters import kernel_option_allowed, variable_allowed

@@ -12,6 +12,7 @@ import msgspec
 
 from tests.machines import net_files, nvidia_files, pci_files, system_files
 from tests.machines.backend import TreeBackend
+from tests.machines.cuda_answers import Cuda
 from tests.machines.description import (
     HERE,
     DescriptionError,
@@ -24,7 +25,7 @@ from tests.machines.description import (
     parse_tree,
     products,
 )
-from tests.machines.nvml_answers import Cuda, Nvml
+from tests.machines.nvml_answers import Nvml
 from tests.machines.tree import Dir, Entry, Error, File, Link, Tree
 from topocheck.host.base import Host
 

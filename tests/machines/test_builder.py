@@ -6,7 +6,7 @@ import pytest
 
 from tests.machines.builder import build, cached, case_names, machine, names
 from tests.machines.description import DescriptionError, Link, functions, negotiate, parse_tree
-from tests.machines.nvml_answers import common_class
+from tests.machines.gpus import common_class
 from topocheck.host.base import HostError
 from topocheck.model.base import Reason, State
 
