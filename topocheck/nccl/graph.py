@@ -16,7 +16,7 @@ from topocheck.nccl.graph_links import (
     flatten_switches,
     uplinks_last,
 )
-from topocheck.nccl.graph_types import GpuInfo, Graph, GraphNode, NetInfo, connect, integer, kind_of_class
+from topocheck.nccl.graph_types import GpuInfo, Graph, GraphNode, NetInfo, connect, flag, integer, kind_of_class
 from topocheck.nccl.versions import Cpu
 from topocheck.nccl.xml import Element
 
@@ -98,7 +98,7 @@ def _add_pci(graph: Graph, e: Element, parent: GraphNode, elements: list[tuple[G
     elif kind == "GPU":
         node = graph.add("GPU", address, address)
         n = len(graph.gpus)
-        graph.gpus.append(GpuInfo(address=address, dev=n, sm=0, rank=n, gdr=True, assumed=True))
+        graph.gpus.append(GpuInfo(address=address, dev=n, sm=0, rank=n, gdr=None, assumed=True))
         _join(node, parent, "PCI", gb_s)
     elif kind == "PCI" and (e.children or e.get("class")):
         node = graph.add("PCI", address, address)
@@ -132,7 +132,7 @@ def _add_gpus(
                 dev=integer(g.get("dev"), n),
                 sm=integer(g.get("sm")),
                 rank=integer(g.get("rank"), n),
-                gdr=integer(g.get("gdr")) == 1,
+                gdr=flag(g.get("gdr")),
                 mlopart=integer(g.get("mlopart"), -1) if integer(g.get("mlopart"), -1) >= 0 else None,
             )
         )
@@ -154,7 +154,7 @@ def _add_nets(graph: Graph, nic: Element, node: GraphNode) -> None:
             name=e.get("name") or f"net{dev}",
             dev=dev,
             gb_s=versions.nic_gb_s(integer(e.get("speed"))),
-            gdr=integer(e.get("gdr")) == 1,
+            gdr=flag(e.get("gdr")),
             port=integer(e.get("port")),
             guid=e.get("guid") or "",
             address=node.address,

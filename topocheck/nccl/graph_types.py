@@ -44,7 +44,7 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     dev: int
     sm: int
     rank: int
-    gdr: bool
+    gdr: bool | None
     assumed: bool = False
     mlopart: int | None = None
 
@@ -55,7 +55,7 @@ class NetInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     dev: int
     gb_s: float
-    gdr: bool
+    gdr: bool | None
     port: int = 0
     guid: str = ""
     address: str = ""
@@ -102,6 +102,11 @@ def integer(text: str | None, default: int = 0) -> int:
     if not m:
         return default
     return int(m[1], 16) if "x" in m[1].lower() else int(m[1])
+
+
+def flag(text: str | None) -> bool | None:
+    """Return a 0/1 attribute; None where it is not there, so that NCCL would find it out by itself."""
+    return None if text is None else integer(text) == 1
 
 
 def kind_of_class(text: str | None) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from topocheck.knowledge.nccl import Version
-from topocheck.model.base import Missing
+from topocheck.model.base import Missing, Reason
 from topocheck.nccl import versions
 from topocheck.nccl.bounds import bounds
 from topocheck.nccl.graph import build_graph
 from topocheck.nccl.rerouting import local_net, reroute
-from topocheck.nccl.routing import HostView
+from topocheck.nccl.routing import Gdr, HostView
 from topocheck.nccl.transport import local_pair, remote_pair
 from topocheck.nccl.types import HostInput, NicPair, Prediction, RankPair, RankSpec
 
@@ -126,8 +126,8 @@ def _nics(view: HostView, rank_of: dict[int, int]) -> list[NicPair]:
                     nic=info.name,
                     path=path.type,
                     gb_s=path.gb_s,
-                    gdr_send=send.used,
-                    gdr_receive=receive.used,
+                    gdr_send=_known(send),
+                    gdr_receive=_known(receive),
                     proxy_rank=rank_of.get(relay) if relay is not None else None,
                     local=net in own,
                     why=send.why,
@@ -136,10 +136,16 @@ def _nics(view: HostView, rank_of: dict[int, int]) -> list[NicPair]:
     return out
 
 
+def _known(gdr: Gdr) -> bool | Missing:
+    return Missing(Reason.NOT_RECORDED, "whether GPU and NIC can do it is not known") if gdr.unknown else gdr.used
+
+
 def _nvls(views: list[HostView], version: Version) -> tuple[bool | Missing, str]:
     """Return whether NVLink SHARP is used, and the rule (src/transport/nvls.cc, src/graph/search.cc)."""
     if not versions.has("nvls", version):
         return False, "this version knows no NVLS"
+    if not views:
+        return False, "no rank"
     view = views[0]
     gpus = view.graph.gpus
     value = view.settings.versioned("NCCL_NVLS_ENABLE", 2)

@@ -26,9 +26,13 @@ class P2p(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gdr(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a GPU and a NIC use GPUDirect RDMA; `pci` for the PCIe mapping of a C2C GPU."""
+    """Whether a GPU and a NIC use GPUDirect RDMA; `pci` for the PCIe mapping of a C2C GPU.
+
+    `unknown`: the distance fits, but whether both can do it is not known.
+    """
 
     used: bool
+    unknown: bool = False
     pci: bool = False
     why: tuple[ReasonStep, ...] = ()
 
@@ -136,13 +140,17 @@ class HostView:
         `path_gpu` is the GPU whose distance counts: with PXN the one that sends.
         """
         g, n, s = self.graph.gpus[gpu], self.graph.nets[net], self.settings
-        if not n.gdr:
-            return Gdr(used=False, why=(ReasonStep(f"{n.name} offers no GPUDirect RDMA (gdr=0)", "no"),))
-        if not g.gdr:
-            return Gdr(used=False, why=(ReasonStep(f"{g.address} offers no GPUDirect RDMA (gdr=0)", "no"),))
+        unknown = False
+        why: list[ReasonStep] = []
+        for what, able in ((n.name, n.gdr), (g.address, g.gdr)):
+            if able is False:
+                return Gdr(used=False, why=(ReasonStep(f"{what} offers no GPUDirect RDMA (gdr=0)", "no"),))
+            if able is None:
+                taken = "; taken as so" if self.host.assume else ""
+                why.append(ReasonStep(f"whether {what} offers GPUDirect RDMA is not known{taken}", "unknown"))
+                unknown = unknown or not self.host.assume
         if g.mlopart is not None and not s.nonzero("NCCL_NET_GDR_MLOPART"):
             return Gdr(used=False, why=(ReasonStep("GPU partitions are left out (NCCL_NET_GDR_MLOPART)", "no"),))
-        why: list[ReasonStep] = []
         if read and (refused := self._read_refused(gpu)):
             return Gdr(used=False, why=(refused,))
         level, exception, step = self._gdr_level()
@@ -159,7 +167,7 @@ class HostView:
             fix = "move GPU or NIC under one PCIe switch; NCCL_NET_GDR_LEVEL only after measuring"
             return Gdr(used=False, why=(*why, ReasonStep(text, "no", (), fix)))
         why.append(ReasonStep(f"{path.type} is within {level}", "yes"))
-        return Gdr(used=True, pci=c2c and distance not in ("P2C", "C2C"), why=tuple(why))
+        return Gdr(used=True, unknown=unknown, pci=c2c and distance not in ("P2C", "C2C"), why=tuple(why))
 
     def _read_refused(self, gpu: int) -> ReasonStep | None:
         s, g = self.settings, self.graph.gpus[gpu]

@@ -54,6 +54,8 @@ def local_pair(view: HostView, a: RankSpec, b: RankSpec, rank_of: dict[int, int]
             transport, through = _p2p(view, a, b, i, j, check.through, why)
             if transport is not None and check.unknown:
                 transport = _NOT_KNOWN
+    if check.fatal and not apart:
+        transport = Missing(Reason.UNSUPPORTED, check.fatal)
     if transport is None:
         transport = _shm(view, i, j, why, apart=apart)
     pair = RankPair(
@@ -147,8 +149,10 @@ def _over_net(
     if out is None or back is None:
         why.append(ReasonStep("no NIC in the topology: a TCP interface, if one is up", "info"))
     sends, receives = send is not None and send.used, receive is not None and receive.used
-    transport = "NET"
-    if sends and receives:
+    transport: str | Missing = "NET"
+    if (send is not None and send.unknown) or (receive is not None and receive.unknown):
+        transport = Missing(Reason.NOT_RECORDED, "NET; whether with GPUDirect RDMA is not known")
+    elif sends and receives:
         transport = "NET/GDRDMA"
     elif sends or receives:
         transport = f"NET/GDRDMA ({'send' if sends else 'receive'} only)"
@@ -233,7 +237,7 @@ def _mnnvl(va: HostView, vb: HostView, a: RankSpec, b: RankSpec, why: list[Reaso
     if enable == 0 or (va.p2p_level()[0] == "LOC" and enable != 1):
         why.append(ReasonStep("NVLink between hosts is switched off", "no", evidence))
         return None
-    if fa[0] != "completed" or fb[0] != "completed":
+    if fa[0].lower() != "completed" or fb[0].lower() != "completed":
         why.append(ReasonStep("the NVLink fabric is not completed on both", "no", evidence))
         return None
     same_clique = fa[2] == fb[2] or s.is_one("NCCL_MNNVL_CROSS_CLIQUE")

@@ -25,14 +25,6 @@ class NcclPair(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from
     why: tuple[ReasonStep, ...] = ()
 
 
-class NcclView(msgspec.Struct, frozen=True, kw_only=True):
-    """NCCL's version, the settings in force, and its decision per pair."""
-
-    version: str | Missing = ABSENT
-    settings: tuple[Setting, ...] = ()
-    pairs: tuple[NcclPair, ...] = ()
-
-
 class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of a job.
 
@@ -135,6 +127,27 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     busbw_gb_s: float
     limited_by: str
     formula: str
+
+
+class NcclView(msgspec.Struct, frozen=True, kw_only=True):
+    """NCCL's version, the settings in force, and its decision per pair.
+
+    Attributes:
+        version: that a job here would load; Missing where none was found.
+        predicted_for: the version the pairs are worked out for (the newest known where none is installed).
+        fatal: why its init would end with all GPUs of the node in one job; empty where it would not.
+        nvls: whether it would reduce in the NVSwitch, and `nvls_why` the rule.
+        bounds: upper bounds of an AllReduce over all GPUs.
+    """
+
+    version: str | Missing = ABSENT
+    settings: tuple[Setting, ...] = ()
+    pairs: tuple[NcclPair, ...] = ()
+    predicted_for: str = ""
+    fatal: str = ""
+    nvls: bool | Missing = ABSENT
+    nvls_why: str = ""
+    bounds: tuple[Bound, ...] = ()
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):

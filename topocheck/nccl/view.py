@@ -1,0 +1,179 @@
+"""NCCL's view of one node for the report: what it would do with all GPUs of the node in one job."""
+
+from __future__ import annotations
+
+import msgspec
+
+from topocheck.gpudirect.types import GpuDirect
+from topocheck.knowledge.nccl import TABLE_VERSION, Version, parse_version, version_key
+from topocheck.model.base import ABSENT, Missing, Reason, known
+from topocheck.model.node import Node
+from topocheck.nccl.predict import predict
+from topocheck.nccl.topo import usable_gpus, why_unusable, write_topology
+from topocheck.nccl.types import HostInput, NcclPair, NcclView, Prediction
+from topocheck.nccl.xml import Element
+from topocheck.topology.types import Topology
+
+
+def installed_version(node: Node) -> str | Missing:
+    """Return the version of NCCL that a job here would load: torch's own first, then the system's."""
+    versions = node.software.versions
+    return versions.get("nccl") or versions.get("nccl_system") or ABSENT
+
+
+def version_for(node: Node, asked: str | None = None) -> Version:
+    """Return the version to predict for: the one asked for, the installed one, or the newest known here."""
+    text = asked if asked else installed_version(node)
+    found = parse_version(text) if isinstance(text, str) else None
+    return found or version_key(TABLE_VERSION)
+
+
+def settings_of(node: Node) -> dict[str, str]:
+    """Return NCCL's settings in force on a node, by name."""
+    return {s.name: s.value for s in node.settings.nccl if s.in_force}
+
+
+def host_input(
+    node: Node,
+    topology: Topology,
+    version: Version,
+    *,
+    name: str | None = None,
+    file: Element | None = None,
+    settings: dict[str, str] | None = None,
+) -> HostInput:
+    """Return what the prediction needs of a node.
+
+    Args:
+        node: the facts.
+        topology: what was made of them.
+        version: of NCCL.
+        name: of the host; its hostname or recording where None.
+        file: a topology file to take instead of what the machine shows.
+        settings: in force; the node's own where None.
+    """
+    values = settings_of(node) if settings is None else settings
+    status = {
+        (s.from_address, s.to_address): (s.read, s.write)
+        for s in node.nvml.p2p
+        if isinstance(s.read, str) and isinstance(s.write, str)
+    }
+    peers = {(p.from_address, p.to_address): p.can_access for p in node.cuda.peers if isinstance(p.can_access, bool)}
+    cuda = () if isinstance(node.cuda.devices, Missing) else node.cuda.devices
+    multicast = [d.multicast for d in cuda if isinstance(d.multicast, bool)]
+    driver = parse_version(node.cuda.driver_api_version) if isinstance(node.cuda.driver_api_version, str) else None
+    fabric = {}
+    for g in usable_gpus(topology):
+        n = g.nvml
+        if n is not None and isinstance(n.fabric_state, str) and isinstance(n.fabric_cluster_uuid, str):
+            clique = n.fabric_clique if isinstance(n.fabric_clique, int) else 0
+            fabric[g.address] = (n.fabric_state, n.fabric_cluster_uuid, clique)
+    hostname = node.system.hostname
+    return HostInput(
+        name=name or (hostname if isinstance(hostname, str) else node.source),
+        topology=file if file is not None else write_topology(node, topology, version, values),
+        settings=values,
+        p2p_status=status,
+        peer_access=peers,
+        # cuMem needs a driver of CUDA 12.0 (src/misc/cudawrap.cc); every GPU of compute capability 7.0 offers it.
+        cumem=driver >= (12, 0, 0) if driver else ABSENT,
+        multicast=all(multicast) if multicast else ABSENT,
+        fabric=fabric,
+        imex=bool(node.system.imex_channels) if known(node.system.imex_channels) else ABSENT,
+    )
+
+
+def _labels(topology: Topology) -> dict[str, str]:
+    return {g.address: g.label for g in topology.gpus}
+
+
+def pairs_of(prediction: Prediction, topology: Topology) -> tuple[NcclPair, ...]:
+    """Return a prediction for one host as pairs of devices: GPU and GPU, then GPU and NIC."""
+    labels = _labels(topology)
+    gpu_of = {r.rank: r.gpu for r in prediction.ranks}
+    out = []
+    for p in prediction.pairs:
+        a, b = gpu_of[p.from_rank], gpu_of[p.to_rank]
+        out.append(
+            NcclPair(
+                from_=a,
+                to=b,
+                from_label=labels.get(a, a),
+                to_label=labels.get(b, b),
+                nccl_class=p.path,
+                transport=p.transport,
+                why=p.why,
+            )
+        )
+    nics = {n.label: n.address for n in topology.nics}
+    for n in prediction.nics:
+        a = gpu_of[n.rank]
+        out.append(
+            NcclPair(
+                from_=a,
+                to=nics.get(n.nic, n.nic),
+                from_label=labels.get(a, a),
+                to_label=n.nic,
+                nccl_class=n.path,
+                transport=_nic_transport(n.gdr_send, n.gdr_receive),
+                why=n.why,
+            )
+        )
+    return tuple(out)
+
+
+def _nic_transport(send: bool | Missing, receive: bool | Missing) -> str | Missing:
+    if isinstance(send, Missing):
+        return send
+    if isinstance(receive, Missing):
+        return receive
+    if send and receive:
+        return "NET/GDRDMA"
+    if send or receive:
+        return f"NET/GDRDMA ({'send' if send else 'receive'} only)"
+    return "NET"
+
+
+def _unusable_pairs(topology: Topology) -> tuple[NcclPair, ...]:
+    """Return a pair without an answer for each pair of GPUs of which no job can use one."""
+    why = {g.address: text for g in topology.gpus if (text := why_unusable(g))}
+    out = []
+    for a in topology.gpus:
+        for b in topology.gpus:
+            reason = why.get(a.address) or why.get(b.address)
+            if a.address != b.address and reason:
+                missing = Missing(Reason.UNSUPPORTED, reason)
+                out.append(
+                    NcclPair(
+                        from_=a.address,
+                        to=b.address,
+                        from_label=a.label,
+                        to_label=b.label,
+                        nccl_class=missing,
+                        transport=missing,
+                    )
+                )
+    return tuple(out)
+
+
+def view(node: Node, topology: Topology, gpudirect: GpuDirect) -> NcclView:
+    """Return NCCL's view of a node. `gpudirect` says what is permitted; here is what NCCL will do."""
+    version = version_for(node)
+    text = ".".join(map(str, version))
+    nccl = NcclView(
+        version=installed_version(node),
+        settings=node.settings.nccl,
+        predicted_for=text,
+        pairs=_unusable_pairs(topology),
+    )
+    if not usable_gpus(topology):
+        return nccl
+    p = predict((host_input(node, topology, version),), version)
+    return msgspec.structs.replace(
+        nccl,
+        pairs=pairs_of(p, topology) + nccl.pairs,
+        fatal=p.fatal,
+        nvls=p.nvls,
+        nvls_why=p.nvls_why,
+        bounds=p.bounds,
+    )
