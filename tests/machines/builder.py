@@ -222,14 +222,15 @@ def _pci_ids() -> str:
 
 
 def _files(tree: Tree, told: Mapping[str, Any], name: str) -> None:
-    for path, value in told.items():
+    for written, value in told.items():
+        path = tree.real(written)
         if isinstance(value, str):
             tree.put(path, value)
             continue
         entry: Entry
         if value.get("remove"):
             try:
-                tree.remove(path)
+                tree.remove(path)  # may hold `*`
             except KeyError as e:
                 raise DescriptionError(f"{name}: files: {e.args[0]}") from None
             continue

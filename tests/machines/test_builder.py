@@ -130,6 +130,17 @@ def test_questions_without_answer_fail_as_on_a_live_machine() -> None:
         host.run(["no-such-program"])
 
 
+def test_files_are_put_behind_links() -> None:
+    """A file named through a link of sysfs lands where the link points, and the link stays."""
+    at = "/sys/class/infiniband/mlx5_0"
+    m = machine("hgx_h100_cx7", files={f"{at}/ports/1/state": "1: DOWN", f"{at}/new": "x"})
+    assert m.host().readlink(at) == cached("hgx_h100_cx7").host().readlink(at)
+    assert m.tree.text(f"{m.label('mlx5_0').path}/infiniband/mlx5_0/ports/1/state") == "1: DOWN"
+    assert m.tree.text(f"{at}/new") == "x"
+    changed = {p for p, e in m.tree.entries.items() if cached("hgx_h100_cx7").tree.entries.get(p) != e}
+    assert len(changed) == 2
+
+
 def test_environment_and_kernel_options_are_filtered() -> None:
     """What topocheck may not look at is not seen on a described machine either."""
     host = machine("hgx_h100_cx7", environment={"NCCL_DEBUG": "INFO", "SECRET": "x"}).host()

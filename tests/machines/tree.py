@@ -127,6 +127,16 @@ class Tree:
             at = here
         return at
 
+    def real(self, path: str) -> str:
+        """Return where a path that may not exist yet belongs: the links among its parents are followed."""
+        parent, name = posixpath.split(path)
+        if parent == "/":
+            return path
+        try:
+            return posixpath.join(self.resolve(parent), name)
+        except TreeError:
+            return posixpath.join(self.real(parent), name)
+
     def get(self, path: str) -> Entry:
         """Return the entry behind a path, links followed."""
         return self.entries[self.resolve(path)]
