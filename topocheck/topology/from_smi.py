@@ -33,7 +33,8 @@ def topology_of(matrix: SmiMatrix) -> Topology:
     nics = tuple(
         Nic(address=label, label=matrix.device_name(label), cpu_node=NOT_TOLD) for label in labels if not is_gpu(label)
     )
-    paths = tuple(_path(matrix, g.address, x.address, x.label) for g in gpus for x in (*gpus, *nics) if x is not g)
+    ends = [(x.address, x.label) for x in gpus] + [(x.address, x.label) for x in nics]
+    paths = tuple(_path(matrix, g.address, at, name) for g in gpus for at, name in ends if at != g.address)
     return Topology(gpus=gpus, nics=nics, paths=paths, nearest_nics=tuple(_nearest(matrix, g, nics) for g in gpus))
 
 
