@@ -6,7 +6,18 @@ import importlib
 
 from topocheck.checks.registry import CHECKS, Check
 
-AREAS = ("p2p", "p2p_way", "pcie", "pcie_devices", "pcie_paths", "pcie_setup")
+AREAS = (
+    "nvlink",
+    "nvlink_fabric",
+    "nvlink_peers",
+    "p2p",
+    "p2p_guest",
+    "p2p_way",
+    "pcie",
+    "pcie_devices",
+    "pcie_paths",
+    "pcie_setup",
+)
 """Each is a file of this folder; importing it registers its checks."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from topocheck.checks.p2p_ways import GpuPair, pairs
+from topocheck.checks.p2p_pairs import GpuPair, pairs
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.subjects import is_guest, listed, living, named, pair, quote
 from topocheck.knowledge.products import p2p_code
@@ -59,7 +59,7 @@ def refused(context: Context) -> Iterator[Finding]:
 
     Does not apply:
         Where NVLink joins the pair (`nvlink.p2p-disabled`) or MIG splits a GPU (`p2p.mig`). Products sold without
-        peer access (GeForce), guests, GPUs of different models and confidential computing are only noted.
+        peer access (GeForce), TNS between GPUs that share no PCIe switch, guests, GPUs of different models and confidential computing are only noted.
     """
     groups: dict[tuple[str, State, str], list[GpuPair]] = {}
     for p in _several(context):
@@ -94,6 +94,8 @@ def _expected(context: Context, p: GpuPair, code: str) -> tuple[State, str]:
         return State.NOTE, " (confidential computing is on)"
     if is_guest(context):
         return State.NOTE, " (the hypervisor decides)"
+    if code == "TNS" and p.path.pcie_class not in ("PIX", "PXB"):
+        return State.NOTE, " (they share no PCIe switch)"
     if None in products or products[0] != products[1]:
         return State.NOTE, ""
     if any(x is not None and x.p2p_pcie is None for x in products):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocheck.checks.p2p import status_evidence, subject_of
-from topocheck.checks.p2p_ways import GpuPair, pairs, permitted_by_pcie, rdma_ways
+from topocheck.checks.p2p_pairs import GpuPair, permitted_by_pcie, rdma_ways
 from topocheck.checks.registry import Context, check, not_applicable
-from topocheck.checks.subjects import is_guest, listed, quote
+from topocheck.checks.subjects import is_guest, listed
 from topocheck.gpudirect.ground import Ground, acs_between, acs_evidence, iommu_of, survey
-from topocheck.model.base import Evidence, Finding, State
+from topocheck.model.base import Finding, State
 from topocheck.model.pci import PciDevice
-from topocheck.topology.tree import bus_of
 from topocheck.topology.types import Gpu, Nic
 
 _ACROSS = ("PHB", "NODE", "SYS")
@@ -217,100 +216,3 @@ def unproven_across_host_bridges(context: Context) -> Iterator[Finding]:
             fix="boot with iommu=pt (or the IOMMU off) and prove the pair with `topocheck bw`; until then "
             "NCCL_P2P_DISABLE=1, at the cost of copies through host memory",
         )
-
-
-@check(
-    "p2p.flat-vm-tree",
-    title="A hypervisor shows GPUs and NICs on a flat tree",
-    severity=State.UNKNOWN,
-    reads=("/sys/bus/pci/devices/* (resolved paths)", "/sys/class/dmi/id", "NCCL_TOPO_FILE"),
-)
-def flat_vm_tree(context: Context) -> Iterator[Finding]:
-    """A hypervisor shows GPUs and NICs on a flat tree.
-
-    Looks at:
-        Whether this is a virtual machine in which no switch stands above any GPU or NIC.
-
-    Why it matters:
-        Which NIC is near which GPU cannot be seen: everything looks equally far (PHB), so NCCL keeps GPUDirect RDMA
-        off, and any closeness that a tool prints is invented. The hardware may be fine. NVLink facts stay valid.
-
-    Fix:
-        Give NCCL the provider's topology file (`NCCL_TOPO_FILE`), with the guest's bus ids for devices and free ids
-        for switches. ACS and ATS are the host's matter.
-
-    Does not apply:
-        On bare metal; in a guest whose hypervisor shows switches; with one GPU and no NIC. Where a topology file is
-        set it is a note.
-    """
-    if not context.topology.flat_tree:
-        raise not_applicable("not a guest with a flat PCI tree")
-    unseen = [p for p in pairs(context) if p.by_pcie]
-    nics = context.topology.nics
-    if not nics and not unseen:
-        return
-    told = [s for s in context.node.settings.nccl if s.name == "NCCL_TOPO_FILE" and s.in_force]
-    system = context.node.system
-    what = f"{len(context.topology.gpus)} GPUs and {len(nics)} NICs" if nics else f"{len(context.topology.gpus)} GPUs"
-    yield Finding(
-        id="p2p.flat-vm-tree",
-        state=State.NOTE if told or not nics else State.UNKNOWN,
-        subject="node",
-        title=f"closeness of {what} cannot be seen: this guest of {system.hypervisor} shows a flat tree",
-        consequence="NCCL takes every NIC for equally far and leaves GPUDirect RDMA off, unless told otherwise",
-        evidence=quote(system, "hypervisor", system.hypervisor)
-        + tuple(Evidence(s.source, f"{s.name}={s.value}") for s in told)
-        + _roots(context),
-        rule="no switch above any GPU or NIC of a guest",
-        fix=None if told else "set NCCL_TOPO_FILE to the provider's topology file; ask the host's keeper for the rest",
-    )
-
-
-def _roots(context: Context) -> tuple[Evidence, ...]:
-    buses = sorted({bus_of(g.address) for g in context.topology.gpus})
-    return (Evidence("PCI tree", f"GPUs on {len(buses)} buses, none below a switch"),)
-
-
-@check(
-    "p2p.unproven-in-guest",
-    title="Peer access in a guest rests on the host, unseen",
-    severity=State.UNKNOWN,
-    reads=("NVML DeviceGetP2PStatus", "NVIDIA's P2P clique capability"),
-)
-def unproven_in_guest(context: Context) -> Iterator[Finding]:
-    """Peer access in a guest rests on the host, unseen.
-
-    Looks at:
-        Pairs of GPUs of a guest that go by PCIe and for which NVML says OK, and the clique by which a hypervisor
-        promises that the host lets them talk.
-
-    Why it matters:
-        The host's ACS and IOMMU decide whether peer copies arrive. Guests were seen in which NVML and CUDA both said
-        yes and the data was wrong.
-
-    Fix:
-        Prove it with a checked copy (`topocheck bw`), or ask the host's keeper for a P2P clique
-        (QEMU: x-nv-gpudirect-clique).
-
-    Does not apply:
-        On bare metal, over NVLink, and where both GPUs bear one clique.
-    """
-    if not is_guest(context):
-        raise not_applicable("this is not a virtual machine")
-    found = [p for p in permitted_by_pcie(context) if not _same_clique(p)]
-    if found:
-        yield Finding(
-            id="p2p.unproven-in-guest",
-            state=State.UNKNOWN,
-            subject=subject_of(found),
-            title=f"peer access of {listed(p.labels for p in found)} is offered, but the host decides unseen",
-            consequence="copies may arrive, be slow, or deliver wrong bytes",
-            evidence=status_evidence(context, found[:1]),
-            rule="a guest's PCIe peer access needs a P2P clique or a proof",
-            fix="prove it with `topocheck bw`, which compares the bytes",
-        )
-
-
-def _same_clique(p: GpuPair) -> bool:
-    cliques = [x.pci.p2p_clique if x.pci is not None else None for x in (p.a, p.b)]
-    return isinstance(cliques[0], int) and cliques[0] == cliques[1]
