@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from topocheck.checks.registry import CheckResult, finding_order, worst
+from topocheck.checks.registry import CHECKS, CheckResult, finding_order, worst
 from topocheck.model.address import normalize_address
-from topocheck.model.base import Finding, ProbeStatus, State, known
+from topocheck.model.base import Finding, Missing, ProbeStatus, Reason, State, known
 from topocheck.model.node import Node
 from topocheck.policy.types import Policy
 from topocheck.topology.types import Topology
@@ -26,6 +26,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         exit_code: 0 healthy, 1 failed, 3 could not tell what the policy requires (docs/checks.md, "Exit codes").
         required_unknown: what the policy requires and nobody could tell, in words.
         notices: what the reader must know of the run itself (a policy that could not be read).
+        policy_readable: False where the built-in policy had to take the place of the site's.
+        overdue: ids of the checks whose facts did not come in time.
     """
 
     source: str
@@ -38,6 +40,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[CheckResult, ...]
     required_unknown: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    policy_readable: bool = True
+    overdue: tuple[str, ...] = ()
 
 
 def conclude(
@@ -46,13 +50,28 @@ def conclude(
     results: Sequence[CheckResult],
     policy: Policy,
     notices: Sequence[str] = (),
+    *,
+    cannot_tell: Sequence[str] = (),
+    policy_readable: bool = True,
 ) -> Outcome:
-    """Return the outcome of findings under a policy. Failure beats could-not-tell."""
-    unknown = required_unknown(node, results, policy)
-    state = worst(f.state for f in findings)
+    """Return the outcome of findings under a policy. Failure beats could-not-tell.
+
+    Args:
+        node: the facts that were judged.
+        findings: what is left of the findings after the policy's severities and the choice of GPUs.
+        results: how the checks went.
+        policy: the policy.
+        notices: what the reader must know of the run itself.
+        cannot_tell: what must be known beyond the policy's own musts, and is not (the policy itself, a job's GPUs).
+        policy_readable: False where `policy` stands in for one that could not be read.
+    """
+    results = settle(node, findings, results)
+    overdue = tuple(r.id for r in results if r.detail.startswith(OVERDUE))
+    unknown = (*cannot_tell, *required_unknown(node, results, policy))
+    state = worst([*(f.state for f in findings), *(State.UNKNOWN for _ in overdue)])
     failed = any(f.state is State.FAIL for f in findings)
-    doubtful = any(f.state in (State.WARN, State.UNKNOWN) for f in findings)
     could_not_tell = EXIT_UNKNOWN if unknown else EXIT_OK
+    doubtful = state in (State.WARN, State.UNKNOWN)
     code = EXIT_FAILED if failed or (policy.strict and (doubtful or unknown)) else could_not_tell
     return Outcome(
         source=node.source,
@@ -62,10 +81,55 @@ def conclude(
         state=state,
         exit_code=code,
         findings=tuple(sorted(findings, key=finding_order)),
-        results=tuple(results),
+        results=results,
         required_unknown=unknown,
         notices=tuple(notices),
+        policy_readable=policy_readable,
+        overdue=overdue,
     )
+
+
+OVERDUE = "no answer in time"
+
+
+def settle(node: Node, findings: Iterable[Finding], results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+    """Return the results as the findings that are left make them.
+
+    A check that found nothing, or nothing to judge, in facts that did not come in time has not been run: unknown.
+    """
+    by_id: dict[str, list[Finding]] = {}
+    for f in findings:
+        by_id.setdefault(f.id, []).append(f)
+    late = late_sources(node)
+    out = []
+    for r in results:
+        own = by_id.get(r.id, [])
+        state = worst(f.state for f in own) if own or r.state is not State.NOT_APPLICABLE else r.state
+        detail = r.detail
+        reads = CHECKS[r.id].reads if r.id in CHECKS else ()
+        said = next((why for prefix, why in late.items() if any(x.startswith(prefix) for x in reads)), None)
+        if said is not None and state in (State.OK, State.NOT_APPLICABLE):
+            state, detail = State.UNKNOWN, f"{OVERDUE}: {said}"
+        out.append(
+            CheckResult(id=r.id, scope=r.scope, state=state, subjects=tuple(f.subject for f in own), detail=detail)
+        )
+    return tuple(out)
+
+
+def late_sources(node: Node) -> dict[str, str]:
+    """Return beginning of `Check.reads` -> what happened, for the sources that gave nothing within the time."""
+    parts = {
+        "NVML": node.nvml.gpus,
+        "/sys/bus/pci": node.pci.devices,
+        "/sys/class/infiniband": node.net.rdma,
+        "/sys/class/net": node.net.interfaces,
+        "/sys/devices/system/node": node.numa.nodes,
+    }
+    return {
+        name: part.detail or "timed out"
+        for name, part in parts.items()
+        if isinstance(part, Missing) and part.reason is Reason.TIMED_OUT
+    }
 
 
 def required_unknown(node: Node, results: Iterable[CheckResult], policy: Policy) -> tuple[str, ...]:

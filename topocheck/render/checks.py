@@ -55,6 +55,8 @@ def check_text(outcome: Outcome, style: Style, *, verbose: bool = False) -> str:
             ("check", "scope", "state", ""),
             [(r.id, r.scope, (STATE_MARKS[r.state], STATE_STYLES[r.state]), r.detail) for r in outcome.results],
         )
+    if outcome.overdue:
+        page.text(f"not judged, for want of an answer in time: {', '.join(outcome.overdue)}", style="magenta", hang=4)
     for text in outcome.required_unknown:
         page.text(f"required, and could not be told: {text}", style="magenta", hang=4)
     for text in outcome.notices:

@@ -24,12 +24,15 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
         codes: exit code for (healthy, failed, could not tell); None for topocheck's own 0, 1, 3.
         node_only: the process that runs it is not the job, so process checks do not apply.
         prolog: a scheduler acts on any non-zero exit, so that could-not-tell passes unless `--on-unknown fail`.
+        unattended: nobody reads an error message, so that a policy that cannot be read is replaced by the built-in
+            one and the run told to be unknown, instead of giving no result at all.
         text: the convention in one sentence.
     """
 
     codes: tuple[int, int, int] | None = None
     node_only: bool = False
     prolog: bool = False
+    unattended: bool = False
     text: str
 
 
@@ -44,20 +47,25 @@ FORMATS: dict[str, Format] = {
     "npd": Format(
         codes=(0, 1, 2), node_only=True, text="node-problem-detector: one line of at most 80 bytes; 2 reads as Unknown"
     ),
-    "nhc": Format(codes=(0, 1, 0), node_only=True, prolog=True, text="Node Health Check: one line for die()"),
-    "slurm-prolog": Format(
-        codes=(0, 1, 0), node_only=True, prolog=True, text="one line of reason; any non-zero drains the node"
+    "nhc": Format(
+        codes=(0, 1, 0), node_only=True, prolog=True, unattended=True, text="Node Health Check: one line for die()"
     ),
-    "prometheus": Format(node_only=True, text="classic text format for node_exporter's textfile collector"),
-    "nfd": Format(codes=(0, 0, 0), node_only=True, text="labels for Kubernetes node-feature-discovery"),
+    "slurm-prolog": Format(
+        codes=(0, 1, 0),
+        node_only=True,
+        prolog=True,
+        unattended=True,
+        text="one line of reason; any non-zero drains the node",
+    ),
+    "prometheus": Format(
+        node_only=True, unattended=True, text="classic text format for node_exporter's textfile collector"
+    ),
+    "nfd": Format(
+        codes=(0, 0, 0), node_only=True, unattended=True, text="labels for Kubernetes node-feature-discovery"
+    ),
 }
 NAMES = tuple(FORMATS)
 NODE_ONLY = frozenset(n for n, f in FORMATS.items() if f.node_only)
-
-
-def for_prolog(name: str) -> bool:
-    """Tell whether a scheduler acts on this format's exit code."""
-    return FORMATS[name].prolog
 
 
 def exit_code(name: str, outcome: Outcome, *, unknown_fails: bool) -> int:

@@ -1,0 +1,97 @@
+"""JUnit XML: one test case per check and subject.
+
+A failure is `failure`, an unknown is `error` (a skipped case would look green), not applicable is `skipped`.
+Warnings and notes pass and stand in the case's output; under --strict a warning is a failure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from topocheck.model.base import Finding, InputError, State
+from topocheck.render.page import clean
+
+if TYPE_CHECKING:
+    from topocheck.checks.outcome import Outcome
+    from topocheck.pipeline import Report
+
+REQUIRED = "topocheck.required"
+"""Class name of the cases for what the policy requires and nobody could tell."""
+
+
+def render(outcome: Outcome, report: Report) -> str:
+    """Return the document.
+
+    Raises:
+        InputError: junitparser is not installed.
+    """
+    try:
+        import junitparser as ju
+    except ImportError:
+        raise InputError("--format junit needs junitparser: pip install 'topocheck-gpu[formats]'") from None
+
+    suite = ju.TestSuite("topocheck")
+    if outcome.hostname:
+        suite.hostname = _text(outcome.hostname)
+    if outcome.taken_at:
+        suite.timestamp = outcome.taken_at.removesuffix("Z")
+    suite.add_property("policy", _text(outcome.policy.source))
+    suite.add_property("source", _text(outcome.source))
+    for notice in outcome.notices:
+        suite.add_property("notice", _text(notice))
+    names: Counter[tuple[str, str]] = Counter()
+    found = {f.id for f in outcome.findings}
+    for f in outcome.findings:
+        names[f.id, f.subject] += 1
+        n = names[f.id, f.subject]
+        case = _case(ju, f.subject if n == 1 else f"{f.subject} ({n})", f.id)
+        _judge(ju, case, f, strict=outcome.policy.strict)
+        suite.add_testcase(case)
+    for r in outcome.results:
+        if r.id in found:
+            continue
+        case = _case(ju, "node", r.id)
+        if r.state is State.NOT_APPLICABLE:
+            case.result = [ju.Skipped(_text(r.detail))]
+        elif r.state is State.UNKNOWN:
+            case.result = [ju.Error(_text(r.detail), "unknown")]
+        suite.add_testcase(case)
+    for text in outcome.required_unknown:
+        case = _case(ju, text, REQUIRED)
+        case.result = [ju.Error(_text(text), "unknown")]
+        suite.add_testcase(case)
+    xml = ju.JUnitXml("topocheck")
+    xml.add_testsuite(suite)
+    xml.update_statistics()
+    data: bytes = xml.tostring()
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + data.decode("utf-8") + "\n"
+
+
+def _case(ju: Any, name: str, check_id: str) -> Any:
+    return ju.TestCase(_text(name), _text(check_id), 0.0)
+
+
+def _judge(ju: Any, case: Any, f: Finding, *, strict: bool) -> None:
+    body = "\n".join(
+        [
+            *([f.consequence] if f.consequence else []),
+            *(f"{e.source}: {e.raw}" for e in f.evidence),
+            *([f"rule: {f.rule}"] if f.rule else []),
+            *([f"fix: {f.fix}"] if f.fix else []),
+        ]
+    )
+    if f.state is State.FAIL or (strict and f.state is State.WARN):
+        result = ju.Failure(_text(f.title), f.state.value)
+    elif f.state is State.UNKNOWN:
+        result = ju.Error(_text(f.title), "unknown")
+    else:
+        case.system_out = _text(f"{f.state.value}: {f.title}\n{body}".rstrip())
+        return
+    result.text = _text(body)
+    case.result = [result]
+
+
+def _text(text: str) -> str:
+    """Return text that XML 1.0 can hold: no control characters, lone surrogates, U+FFFE or U+FFFF."""
+    return "".join("\ufffd" if "\ud800" <= c <= "\udfff" or c in "\ufffe\uffff" else c for c in clean(text))

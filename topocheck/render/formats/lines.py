@@ -1,0 +1,105 @@
+"""What the one-line formats share: which finding to name first, and a text that is safe on one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from topocheck.checks.registry import CHECKS
+from topocheck.model.address import normalize_address
+from topocheck.model.base import Finding, State
+
+if TYPE_CHECKING:
+    from topocheck.checks.outcome import Outcome
+
+REASON_BYTES = 160
+"""Room of a scheduler's reason: `sinfo -R` shows a column of it, `scontrol show node` the whole."""
+
+CANNOT_TELL = "unknown"
+"""Stands where a check's id would stand when nothing failed, but something that must be known is not."""
+
+
+class Headline(msgspec.Struct, frozen=True):
+    """What one line has room for.
+
+    Attributes:
+        id: id of the check, or `unknown`.
+        subject: what it is about; the label alone (`GPU3`) where a subject has address and label.
+        text: the finding's own sentence.
+        short: the check's title, for where the sentence has no room.
+        more: number of further findings as bad as this one.
+    """
+
+    id: str
+    subject: str
+    text: str
+    short: str = ""
+    more: int = 0
+
+    def line(self) -> str:
+        """Return the sentence, with the subject in front where the sentence does not name it."""
+        return self._about(self.text)
+
+    def fit(self, prefix: str, limit_bytes: int) -> str:
+        """Return `prefix` and the fullest wording that fits in `limit_bytes` bytes; cut where none does."""
+        wordings = [self.line(), *([self._about(self.short)] if self.short else [])]
+        lines = [prefix + plain(w) for w in wordings]
+        return next((x for x in lines if len(x.encode("utf-8", "replace")) <= limit_bytes), cut(lines[-1], limit_bytes))
+
+    def _about(self, text: str) -> str:
+        said = text if self.subject in text or self.subject == "node" else f"{self.subject}: {text}"
+        return f"{said} (+{self.more} more)" if self.more else said
+
+
+def headline(outcome: Outcome) -> Headline | None:
+    """Return what to say first of an outcome that is not plainly healthy; None where there is nothing to say.
+
+    A failure comes before what could not be told, and that before a warning, as in the exit codes.
+    """
+    failed = [f for f in outcome.findings if f.state is State.FAIL]
+    if not failed and outcome.exit_code == 1:  # --strict: unknowns and warnings fail too
+        failed = [f for f in outcome.findings if f.state in (State.UNKNOWN, State.WARN)]
+    if failed:
+        return _of(failed)
+    if outcome.required_unknown:
+        return Headline(CANNOT_TELL, "node", outcome.required_unknown[0], more=len(outcome.required_unknown) - 1)
+    if outcome.notices:
+        return Headline(CANNOT_TELL, "node", outcome.notices[0], more=len(outcome.notices) - 1)
+    warned = [f for f in outcome.findings if f.state is State.WARN]
+    return _of(warned) if warned else None
+
+
+def _of(findings: list[Finding]) -> Headline:
+    first = findings[0]
+    check = CHECKS.get(first.id)
+    subject = first.subject
+    address, _, label = subject.partition(" ")
+    if " " not in label and label and normalize_address(address):
+        subject = label
+    return Headline(first.id, subject, first.title, check.title if check else "", len(findings) - 1)
+
+
+def plain(text: str) -> str:
+    """Return text on one line, without control characters and without what a shell or a reason field trips over."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(printable.replace('"', "'").replace("`", "'").split())
+
+
+def cut(text: str, limit_bytes: int) -> str:
+    """Return text of at most `limit_bytes` bytes of UTF-8, cut between characters, with `...` where it was cut."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit_bytes:
+        return data.decode("utf-8")
+    return data[: limit_bytes - 3].decode("utf-8", "ignore").rstrip() + "..."
+
+
+def reason(outcome: Outcome) -> str:
+    """Return `topocheck: <id>: <text>` for a scheduler's reason, with a newline; empty where all is well.
+
+    Warnings are left out: a scheduler's line is about whether a job may start.
+    """
+    first = headline(outcome)
+    if first is None or (outcome.exit_code == 0 and not outcome.notices):
+        return ""
+    return first.fit(f"topocheck: {first.id}: ", REASON_BYTES) + "\n"
