@@ -19,7 +19,7 @@ def _said(backend: Any, kind: str, *args: str | int) -> Any:
         return e.reason, e.detail
 
 
-@pytest.fixture(scope="module", params=["power9_ac922", "vmd"])
+@pytest.fixture(scope="module", params=["gb10", "laptop"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, LiveBackend]:
     """A machine in memory and the live backend over its export."""
     m = machine(request.param, files={"/etc/nccl.conf": "# c\nNCCL_DEBUG = INFO\nHOME=/x\n\nnccl_x=1\n"})
