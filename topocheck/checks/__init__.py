@@ -7,6 +7,10 @@ import importlib
 from topocheck.checks.registry import CHECKS, Check
 
 AREAS = (
+    "nccl",
+    "nccl_forced",
+    "nccl_levels",
+    "nccl_transports",
     "nvlink",
     "nvlink_fabric",
     "nvlink_peers",
@@ -17,6 +21,8 @@ AREAS = (
     "pcie_devices",
     "pcie_paths",
     "pcie_setup",
+    "rdma",
+    "rdma_roads",
 )
 """Each is a file of this folder; importing it registers its checks."""
 

@@ -1,0 +1,276 @@
+"""Ports of RDMA devices: down, slower than their siblings, of another link layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from topocheck.checks.registry import Context, Scope, check, not_applicable
+from topocheck.checks.settings import active_ports, in_force
+from topocheck.checks.subjects import listed
+from topocheck.model.base import Evidence, Finding, Missing, State, known
+from topocheck.model.net import RdmaDevice, RdmaPort
+from topocheck.topology.types import Nic
+
+
+class Port(msgspec.Struct, frozen=True):
+    """One port with the NIC it belongs to."""
+
+    nic: Nic
+    device: RdmaDevice
+    port: RdmaPort
+
+    @property
+    def where(self) -> str:
+        """The subject: address, name and number."""
+        return f"{self.nic.address} {self.nic.label} port {self.port.port}"
+
+    @property
+    def model(self) -> tuple[object, ...]:
+        """What makes two ports siblings: the same kind of card, board, place on the card, and link layer."""
+        d = self.device
+        bond = any(i.bond_slaves for i in self.nic.interfaces)
+        kind = tuple(v if known(v) else None for v in (d.hca_type, d.board_id, self.port.link_layer))
+        return (*kind, self.nic.address[-1], self.port.port, known(d.physfn), bond)
+
+
+def ports(c: Context) -> list[Port]:
+    """Return every port of every NIC."""
+    return [Port(n, n.rdma, p) for n in c.topology.nics if n.rdma is not None for p in n.rdma.ports]
+
+
+def siblings(port: Port, every: list[Port]) -> list[Port]:
+    """Return the ports of the same kind on other cards."""
+    return [p for p in every if p.model == port.model and p.nic.address[:-1] != port.nic.address[:-1]]
+
+
+def _judged(c: Context) -> list[Port]:
+    if isinstance(c.node.net.rdma, Missing):
+        raise not_applicable(f"no RDMA devices: {c.node.net.rdma}")
+    every = ports(c)
+    if not every:
+        raise not_applicable("this machine has no RDMA NIC")
+    return every
+
+
+def _explain_down(p: Port) -> tuple[str, str]:
+    """Return (what is the matter, what to do) of a port that is not ACTIVE."""
+    state, phys = p.port.state, p.port.phys_state
+    if phys == "Disabled":
+        return "it is switched off", f"switch it on if it is meant to work (ibportstate, or ip link set up): {p.where}"
+    if phys == "LinkUp" and state in ("INIT", "ARMED"):
+        if p.port.link_layer == "Ethernet":
+            return "the link is up and the driver has not made it ready", "look at the driver's kernel messages"
+        return (
+            "the link is up, and no subnet manager has set the port up",
+            "start a subnet manager (opensm, or the one of the switch) and look at its log",
+        )
+    if phys == "LinkUp":
+        return (
+            "the link is up, and the port is not",
+            "look at the interface (ip link) and the driver's kernel messages; on InfiniBand at the subnet manager",
+        )
+    if phys in ("LinkErrorRecovery", "PortConfigurationTraining"):
+        return "the link trains and does not hold", "clean or swap cable and transceiver, then try another switch port"
+    return "no signal from a partner", "look at cable, transceiver and switch port"
+
+
+@check(
+    "rdma.port-down",
+    title="A port of an RDMA NIC is not active",
+    severity=State.FAIL,
+    reads=("/sys/class/infiniband/*/ports/*/state", "/sys/class/infiniband/*/ports/*/phys_state"),
+)
+def port_down(c: Context) -> Iterator[Finding]:
+    """A port of an RDMA NIC is not active.
+
+    Looks at:
+        The logical and the physical state of every port, told apart: switched off (Disabled), no partner (Polling),
+        link up without a subnet manager (Init), link up and port down. The rate of such a port is a default of the
+        driver and is not judged.
+
+    Why it matters:
+        NCCL leaves out ports that are not active, without a word, and the job has one NIC less than the others.
+
+    Fix:
+        Cable, transceiver, switch port; a subnet manager where the link is up and the port waits in Init.
+
+    Does not apply:
+        A port nobody cabled is no fault: without a policy, and without ports of the same kind on other cards of
+        which most are up, it is a note. The same of a port that is switched off. It fails where the policy
+        expects a rate of every NIC (`expect.nic_rate_gbit_s`).
+    """
+    every = _judged(c)
+    expected = c.policy.expect.nic_rate_gbit_s is not None
+    for p in every:
+        state = p.port.state
+        if state == "ACTIVE":
+            continue
+        if isinstance(state, Missing):
+            title = f"the state of {p.where} cannot be told: {state}"
+            yield Finding(id="rdma.port-down", state=State.UNKNOWN, subject=p.where, title=title)
+            continue
+        alike = siblings(p, every)
+        up = [s for s in alike if s.port.state == "ACTIVE"]
+        off = p.port.phys_state == "Disabled"
+        waits = p.port.phys_state == "LinkUp" and state in ("INIT", "ARMED")
+        what, fix = _explain_down(p)
+        worse = State.WARN if waits or (not off and 2 * len(up) > len(alike)) else State.NOTE
+        phys = p.port.phys_state
+        words = f"{state}, {phys}" if known(phys) else state
+        beside = f"; {len(up)} of {len(alike)} ports of its kind are up" if alike else ""
+        yield Finding(
+            id="rdma.port-down",
+            state=State.FAIL if expected else worse,
+            subject=p.where,
+            title=f"port {p.port.port} of {p.nic.label} is down ({words}): {what}{beside}",
+            consequence="NCCL leaves this NIC out without a word; its GPUs use a NIC farther away, which they share",
+            evidence=p.port.evidence("state", "phys_state")
+            + tuple(e for s in up[:1] for e in s.port.evidence("state", "phys_state")),
+            rule="expect.nic_rate_gbit_s: every NIC is up" if expected else "most ports of the same kind are up",
+            fix=fix,
+        )
+
+
+@check(
+    "rdma.port-slower-than-siblings",
+    title="A port runs at a lower rate than its siblings",
+    severity=State.FAIL,
+    reads=("/sys/class/infiniband/*/ports/*/rate",),
+)
+def port_slower(c: Context) -> Iterator[Finding]:
+    """A port runs at a lower rate, or over fewer lanes, than ports of the same kind.
+
+    Looks at:
+        The rate of each active port against active ports of the same card model, board and link layer on other
+        cards.
+
+    Why it matters:
+        Each GPU sends through the NIC beside it, and a collective ends with the slowest: one port at half rate
+        halves them all.
+
+    Fix:
+        Look at cable and transceiver, at the speed set on the switch port, and at the lanes that trained (`4X` or
+        `2X` in the rate). Swap the cable with a sibling's to tell cable from port.
+
+    Does not apply:
+        Where half of the ports or more are the slow ones it looks like design (storage beside compute), and is
+        a note.
+    """
+    every = _judged(c)
+    active = [p for p in every if p.port.state == "ACTIVE"]
+    for p in active:
+        rate = p.port.rate_gbit_s
+        if isinstance(rate, Missing):
+            title = f"the rate of {p.where} cannot be told: {rate}"
+            yield Finding(id="rdma.port-slower-than-siblings", state=State.UNKNOWN, subject=p.where, title=title)
+            continue
+        rates = {s.where: s.port.rate_gbit_s for s in siblings(p, active)}
+        told = [r for r in rates.values() if not isinstance(r, Missing)]
+        best = max(told, default=rate)
+        if rate >= best:
+            continue
+        as_fast = sum(r >= best for r in told)
+        slow = 1 + len(told) - as_fast
+        odd = as_fast > slow
+        fastest = next(s for s in siblings(p, active) if s.port.rate_gbit_s == best)
+        text = p.port.rate_text if known(p.port.rate_text) else f"{rate:g} Gb/s"
+        best_text = fastest.port.rate_text if known(fastest.port.rate_text) else f"{best:g} Gb/s"
+        yield Finding(
+            id="rdma.port-slower-than-siblings",
+            state=State.FAIL if odd else State.NOTE,
+            subject=p.where,
+            title=f"port {p.port.port} of {p.nic.label} runs at {text}; {as_fast} of its kind run at {best_text}",
+            consequence=f"traffic through {p.nic.label} goes at {100 * rate / best:.0f} % of its siblings' rate, and "
+            "every collective waits for it",
+            evidence=p.port.evidence("rate") + fastest.port.evidence("rate"),
+            rule="most ports of the same card model, board and link layer run faster",
+            fix="look at cable, transceiver and the speed of the switch port; swap the cable with a sibling's to tell "
+            "which part is bad (the port goes down meanwhile)",
+        )
+
+
+@check(
+    "rdma.mixed-link-layers",
+    title="NCCL may use Ethernet and InfiniBand ports side by side",
+    severity=State.NOTE,
+    reads=("/sys/class/infiniband/*/ports/*/link_layer", "NCCL_IB_HCA"),
+    scope=Scope.PROCESS,
+)
+def mixed_link_layers(c: Context) -> Iterator[Finding]:
+    """Active InfiniBand and Ethernet ports stand side by side and NCCL_IB_HCA does not choose.
+
+    Looks at:
+        The link layer of every active port, and whether NCCL_IB_HCA is set.
+
+    Why it matters:
+        NCCL takes every active port, storage and management NICs among them. Ranks may then talk over a slow one,
+        or try to join an InfiniBand port with an Ethernet one and time out.
+
+    Fix:
+        Name the NICs for data: `export NCCL_IB_HCA==mlx5_0,mlx5_1` (the second `=` asks for exact names).
+
+    Does not apply:
+        Where NCCL_IB_HCA is set, and where all active ports have one link layer.
+    """
+    layers: dict[str, list[str]] = {}
+    for p in _judged(c):
+        if p.port.state == "ACTIVE" and isinstance(p.port.link_layer, str):
+            layers.setdefault(p.port.link_layer, []).append(p.nic.label)
+    if len(c.topology.gpus) < 1:
+        raise not_applicable("this machine has no NVIDIA GPU")
+    if "NCCL_IB_HCA" in in_force(c) or len(layers) < 2:
+        return
+    rarest = min(layers, key=lambda k: len(layers[k]))
+    others = [n for k, v in layers.items() if k != rarest for n in v]
+    yield Finding(
+        id="rdma.mixed-link-layers",
+        state=State.NOTE,
+        subject="node",
+        title="; ".join(f"{k}: {listed(v)}" for k, v in sorted(layers.items())) + "; NCCL_IB_HCA does not choose",
+        consequence="NCCL takes all of them for data, storage and management NICs too",
+        evidence=tuple(Evidence(f"{k} ports", listed(v)) for k, v in sorted(layers.items())),
+        rule="active ports of one link layer, or NCCL_IB_HCA set",
+        fix=f"export NCCL_IB_HCA=={','.join(others[:8])}  (if these are the NICs for data)",
+    )
+
+
+@check(
+    "rdma.software-device",
+    title="An RDMA device is software only",
+    severity=State.NOTE,
+    reads=("/sys/class/infiniband/*/device",),
+)
+def software_device(c: Context) -> Iterator[Finding]:
+    """An RDMA device has no PCI function behind it (siw, rxe).
+
+    Looks at: the devices of /sys/class/infiniband that no PCI function stands behind.
+
+    Why it matters: it is left out of GPUDirect and of the distances, since it has no place in the machine. NCCL may
+    try to use it all the same, if its port is active.
+
+    Fix: exclude it (`NCCL_IB_HCA=^siw`), or remove it if nothing needs it (`rdma link delete NAME`).
+
+    Does not apply: where every RDMA device is real.
+    """
+    if not c.topology.software_rdma:
+        raise not_applicable("no software RDMA device")
+    devices = c.node.net.rdma if known(c.node.net.rdma) else ()
+    for name in c.topology.software_rdma:
+        fact = next(d for d in devices if d.name == name)
+        yield Finding(
+            id="rdma.software-device",
+            state=State.NOTE,
+            subject=name,
+            title=f"{name} is software RDMA: no PCI function stands behind it",
+            consequence="left out of GPUDirect and of all distances; NCCL may still pick it",
+            evidence=(Evidence(f"{fact.source}/device", str(fact.address)),),
+            rule="a NIC has a PCI function",
+            fix=f"keep NCCL from it: NCCL_IB_HCA=^{name}; where nothing needs it: rdma link delete {name}",
+        )
+
+
+def has_active_nic(c: Context) -> bool:
+    """Tell whether some NIC has an active port."""
+    return any(active_ports(n) for n in c.topology.nics)

@@ -1,0 +1,312 @@
+"""GPUDirect RDMA: whether there is a road between GPU memory and the NICs, and how long the way is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topocheck.checks.registry import Context, check, not_applicable
+from topocheck.checks.settings import active_nics, active_ports, dotted, installed_version, version_evidence
+from topocheck.checks.subjects import is_guest, listed, named
+from topocheck.gpudirect.ground import survey
+from topocheck.gpudirect.roads import peermem
+from topocheck.gpudirect.types import RdmaVerdict
+from topocheck.model.base import Evidence, Finding, Missing, ReasonStep, State, Verdict, known
+from topocheck.topology.paths import joined_to_cpu
+from topocheck.topology.types import Gpu, NearestNics
+
+_NEAR = ("PIX", "PXB")
+_SEES_MODULE = (2, 23, 4)
+"""First NCCL that looks at /sys/module/nvidia_peermem (knowledge/data/nccl_peermem.tsv)."""
+
+
+def _able(c: Context) -> list[RdmaVerdict]:
+    """Return the verdicts of the pairs that could: the GPU supports it and the NIC has an active port."""
+    active = {n.label for n in active_nics(c)}
+    if not active:
+        raise not_applicable("no RDMA NIC with an active port")
+    out = []
+    for v in c.gpudirect.rdma:
+        gpu_refuses = any(r.effect == "no" and not _is_road(r) for r in v.reasons)
+        if v.to_label in active and not gpu_refuses:
+            out.append(v)
+    if not out:
+        raise not_applicable("no GPU here that supports GPUDirect RDMA")
+    return out
+
+
+def _is_road(step: ReasonStep) -> bool:
+    return step.text.startswith(("peer memory:", "DMA-BUF:"))
+
+
+def _roads(v: RdmaVerdict) -> tuple[ReasonStep, ...]:
+    return tuple(r for r in v.reasons if _is_road(r))
+
+
+@check(
+    "rdma.no-road",
+    title="GPUDirect RDMA has no road: neither a peer-memory module nor DMA-BUF",
+    severity=State.FAIL,
+    reads=(
+        "/sys/module/nvidia_peermem",
+        "/sys/kernel/mm/memory_peers",
+        "/proc/driver/nvidia/version",
+        "CUDA DMA_BUF_SUPPORTED",
+    ),
+)
+def no_road(c: Context) -> Iterator[Finding]:
+    """GPUs and NICs could do GPUDirect RDMA, and the software offers neither of its two roads.
+
+    Looks at:
+        Each pair of a GPU that supports it and a NIC with an active port. The first road is a peer-memory module
+        (nvidia_peermem) that is loaded and registered with the RDMA stack; the second is DMA-BUF: the open NVIDIA
+        kernel module, kernel 5.12 or newer and a NIC driver that registers such memory. One is enough.
+
+    Why it matters:
+        Without a road every byte between hosts is staged in host memory: half the bandwidth or less, and CPU time.
+        NCCL tells it in a line that a default log does not show.
+
+    Fix:
+        `modprobe nvidia-peermem`, and at boot; or the open kernel modules of the NVIDIA driver. A module that is
+        loaded and not registered was built against another RDMA stack: install the driver again after OFED.
+
+    Does not apply:
+        Where no port is active, and for GPUs sold without GPUDirect RDMA. It fails where the module is loaded and
+        does not work; where nothing is loaded it warns if a NIC stands near a GPU, and is a note if none does.
+    """
+    able = _able(c)
+    without = [v for v in able if v.peermem is Verdict.NO and v.dma_buf is Verdict.NO]
+    unsure = [
+        v for v in able if v not in without and {v.peermem, v.dma_buf} <= {Verdict.NO, Verdict.UNKNOWN}
+    ]  # fmt: skip
+    if without:
+        roads = _roads(without[0])
+        broken = any("not registered" in r.text for r in roads)
+        near = any(_is_near(c, v) for v in without)
+        gpus, nics = dict.fromkeys(v.from_label for v in without), dict.fromkeys(v.to_label for v in without)
+        yield Finding(
+            id="rdma.no-road",
+            state=State.FAIL if broken else State.WARN if near else State.NOTE,
+            subject="node",
+            title=f"no road for GPUDirect RDMA between {listed(gpus)} and {listed(nics)}: "
+            + "; ".join(r.text for r in roads),
+            consequence="every byte to another host is staged in host memory, at half the bandwidth or less",
+            evidence=tuple(e for r in roads for e in r.evidence),
+            rule="a peer-memory module that is registered, or DMA-BUF on both sides",
+            fix="; or ".join(r.fix for r in roads if r.fix) or None,
+        )
+    if unsure:
+        roads = _roads(unsure[0])
+        gpus, nics = dict.fromkeys(v.from_label for v in unsure), dict.fromkeys(v.to_label for v in unsure)
+        yield Finding(
+            id="rdma.no-road",
+            state=State.UNKNOWN,
+            subject="node",
+            title=f"whether there is a road for GPUDirect RDMA between {listed(gpus)} and {listed(nics)} is not "
+            "known: " + "; ".join(r.text for r in roads),
+            consequence="if there is none, traffic to other hosts is staged in host memory",
+            evidence=tuple(e for r in roads for e in r.evidence),
+            rule="one road that is known to be open",
+            fix="; or ".join(r.fix for r in roads if r.fix) or None,
+        )
+
+
+def _is_near(c: Context, v: RdmaVerdict) -> bool:
+    gpu = c.topology.gpu(v.from_)
+    path = next((p for p in c.topology.paths if p.from_ == v.from_ and p.to_label == v.to_label), None)
+    return joined_to_cpu(gpu) or (path is not None and path.pcie_class in _NEAR)
+
+
+@check(
+    "rdma.peermem-not-registered",
+    title="The peer-memory module is loaded and the RDMA stack does not know it",
+    severity=State.WARN,
+    reads=("/sys/module/nvidia_peermem/version", "/sys/kernel/mm/memory_peers", "/proc/modules"),
+)
+def peermem_not_registered(c: Context) -> Iterator[Finding]:
+    """nvidia_peermem is loaded, and nothing of NVIDIA's stands under memory_peers.
+
+    Looks at:
+        The module, what is registered under /sys/kernel/mm/memory_peers, the module's users, and NCCL's version.
+
+    Why it matters:
+        The module was built against another RDMA stack (an inbox one has no such interface) and does nothing. NCCL
+        up to 2.22 looks only under memory_peers and says "Disabled"; from 2.23.4 on it takes the module's presence
+        for a yes, and the job fails when it registers GPU memory.
+
+    Fix:
+        Use DMA-BUF (open kernel modules), or install the NVIDIA driver again after the vendor's RDMA stack.
+
+    Does not apply:
+        Where DMA-BUF works for every pair: NCCL from 2.13.4 on takes that road first.
+    """
+    able = _able(c)
+    step = peermem(survey(c.node, c.topology))
+    if step.effect != "no" or "not registered" not in step.text:
+        return
+    version = installed_version(c)
+    if all(v.dma_buf is Verdict.YES for v in able) and (version is None or version >= (2, 13, 4)):
+        return
+    if version is None:
+        effect = "NCCL before 2.23.4 says GPUDirect RDMA is disabled; a newer one believes in it and fails when it "
+        effect += "registers GPU memory"
+    elif version < _SEES_MODULE:
+        effect = f"NCCL {dotted(version)} does not see the module and says that GPUDirect RDMA is disabled"
+    else:
+        effect = f"NCCL {dotted(version)} takes the module for a working one, and fails when it registers GPU memory"
+    yield Finding(
+        id="rdma.peermem-not-registered",
+        state=State.WARN,
+        subject="node",
+        title=step.text.removeprefix("peer memory: "),
+        consequence=effect,
+        evidence=(*step.evidence, *version_evidence(c)),
+        rule="a loaded module stands under /sys/kernel/mm/memory_peers",
+        fix=step.fix,
+    )
+
+
+@check(
+    "rdma.nearest-nic-far",
+    title="The nearest NIC of a GPU is across a host bridge or socket",
+    severity=State.WARN,
+    reads=("PCI tree", "/sys/bus/pci/devices/*/numa_node"),
+)
+def nearest_nic_far(c: Context) -> Iterator[Finding]:
+    """The nearest NIC with an active port shares no PCIe switch with a GPU.
+
+    Looks at:
+        The class of the way from each GPU to its nearest active NIC, and that of its siblings on this machine.
+
+    Why it matters:
+        By default NCCL uses GPUDirect RDMA only where GPU and NIC share a PCIe switch (PIX, PXB). Across the host
+        bridge data is staged in host memory; across sockets it also passes the link between the CPUs.
+
+    Fix:
+        Where the machine has slots for it, move the card. Otherwise accept it; `NCCL_NET_GDR_LEVEL=PHB` lifts the
+        rule and is worth having only where a measurement says so.
+
+    Does not apply:
+        In guests (the hypervisor draws the tree), for GPUs joined to their CPU by C2C, and as more than a note
+        where half of the GPUs or more have no near NIC: then it is the machine's design, unless all NICs are on the
+        other socket. A near NIC that is down is `rdma.port-down`.
+    """
+    if is_guest(c):
+        raise not_applicable("a guest: the hypervisor draws the PCI tree")
+    nics = active_nics(c)
+    if not nics:
+        raise not_applicable("no RDMA NIC with an active port")
+    gpus = [g for g in c.topology.gpus if not joined_to_cpu(g)]
+    if not gpus:
+        raise not_applicable("no GPU that reaches NICs by PCIe")
+    best = {g.address: _best(c, g) for g in gpus}
+    placed = {v.gpu: v.class_ for v in c.topology.nearest_nics}
+    classes = [v.class_ for v in best.values() if known(v.class_)]
+    near = sum(k in _NEAR for k in classes)
+    all_across = bool(classes) and all(k == "SYS" for k in classes) and all(known(g.cpu_node) for g in gpus)
+    far: list[tuple[Gpu, NearestNics]] = []
+    for g in gpus:
+        word = best[g.address].class_
+        if isinstance(word, Missing):
+            title = f"how far {g.label} is from its nearest NIC is not known: {word}"
+            yield Finding(id="rdma.nearest-nic-far", state=State.UNKNOWN, subject=named(g), title=title)
+        elif word not in _NEAR and placed.get(g.address) not in _NEAR:
+            far.append((g, best[g.address]))
+    if near:
+        # With as many far as near GPUs there are fewer NICs than switches, which is a way to build a machine.
+        state = State.WARN if near > len(far) else State.NOTE
+        for g, v in far:
+            yield _far(named(g), state, [g], v, f"{near} siblings on this machine have a NIC behind their own switch")
+    elif far:
+        state, rule = (State.WARN, "some GPU is on the NIC's socket") if all_across else (State.NOTE, "PIX or PXB")
+        yield _far("node", state, [g for g, _ in far], far[0][1], rule)
+
+
+def _best(c: Context, g: Gpu) -> NearestNics:
+    """Return the nearest NICs of a GPU among those that are up."""
+    up = {n.label for n in active_nics(c)}
+    order = ("PIX", "PXB", "PHB", "NODE", "SYS")
+    found = [(p.pcie_class, p.to) for p in c.topology.paths if p.from_ == g.address and p.to_label in up]
+    told = [(k, to) for k, to in found if isinstance(k, str) and k in order]
+    if not told:
+        why = next((k for k, _ in found if isinstance(k, Missing)), None)
+        return NearestNics(gpu=g.address, nics=(), **({"class_": why} if why is not None else {}))
+    word = min((k for k, _ in told), key=order.index)
+    return NearestNics(gpu=g.address, nics=tuple(dict.fromkeys(to for k, to in told if k == word)), class_=word)
+
+
+def _far(subject: str, state: State, gpus: list[Gpu], v: NearestNics, rule: str) -> Finding:
+    word = v.class_
+    way = {"PHB": "across the host bridge", "NODE": "across host bridges"}.get(str(word), "across NUMA nodes")
+    names = listed(g.label for g in gpus)
+    return Finding(
+        id="rdma.nearest-nic-far",
+        state=state,
+        subject=subject,
+        title=f"the nearest active NIC of {names} is {way} ({word})",
+        consequence="NCCL stages traffic to other hosts in host memory by default, at a lower rate",
+        evidence=tuple(Evidence("PCI tree", f"{v.gpu} - {n}: {word}") for n in v.nics[:2]),
+        rule=rule,
+        fix="move the NIC to a slot behind the GPU's switch where there is one; else accept it, and set "
+        "NCCL_NET_GDR_LEVEL=PHB only after measuring both",
+    )
+
+
+@check(
+    "rdma.vf-without-ats",
+    title="A NIC of a guest has ATS off",
+    severity=State.NOTE,
+    reads=("PCI config space: ATS control", "DMI"),
+)
+def vf_without_ats(c: Context) -> Iterator[Finding]:
+    """In a guest, a NIC near a GPU has address translation services (ATS) turned off.
+
+    Looks at:
+        The ATS capability of each active NIC of a guest that shares a PCIe switch with a GPU (needs root).
+
+    Why it matters:
+        The host's IOMMU must translate what devices of a guest send. Without ATS in the NIC every packet to a GPU
+        goes up to the root complex and back: a quarter of the rate has been seen.
+
+    Fix:
+        The host's keeper turns ATS on in the NIC (`mlxconfig -d DEVICE set ATS_ENABLED=1`, then a cold boot) and
+        keeps ACS as passthrough needs it.
+
+    Does not apply:
+        On bare metal, and in guests that show a flat tree. A note only: a guest cannot see whether the host does
+        without an IOMMU.
+    """
+    if not is_guest(c):
+        raise not_applicable("not a guest")
+    near = {p.to for p in c.topology.paths if p.pcie_class in _NEAR}
+    nics = [n for n in c.topology.nics if active_ports(n) and n.address in near]
+    if not nics or c.topology.flat_tree:
+        raise not_applicable("no active NIC that shares a PCIe switch with a GPU")
+    unread = []
+    for n in nics:
+        enabled = n.pci.ats_enabled if n.pci is not None else None
+        if isinstance(enabled, bool) and not enabled and n.pci is not None:
+            yield Finding(
+                id="rdma.vf-without-ats",
+                state=State.NOTE,
+                subject=named(n),
+                title=f"ATS is off for {n.label} in this guest",
+                consequence="if the host translates addresses, GPUDirect RDMA makes a detour by its root complex",
+                evidence=n.pci.evidence("ATS control") or (Evidence(f"{n.address} ATS control", "off"),),
+                rule="ATS on, so that translated requests go straight",
+                fix="ask the host's keeper: mlxconfig set ATS_ENABLED=1 and a cold boot of the host",
+            )
+        elif not isinstance(enabled, bool):
+            unread.append(n)
+    if unread:
+        yield Finding(
+            id="rdma.vf-without-ats",
+            state=State.UNKNOWN,
+            subject="node",
+            title=f"whether ATS is on for {listed(n.label for n in unread)} cannot be read here",
+            consequence="without it GPUDirect RDMA in a guest makes a detour by the host's root complex",
+            evidence=tuple(
+                Evidence(f"{n.address} ATS control", str(n.pci.ats_enabled)) for n in unread[:2] if n.pci is not None
+            ),
+            rule="ATS on",
+            fix="run as root, or ask the host's keeper",
+        )
