@@ -87,8 +87,10 @@ def advise(fit: Fit) -> tuple[str, ...]:
 def share_at(fit: Fit, size_bytes: float) -> float | None:
     """Return the share of the peak at a size, interpolated between the sizes read off the curve.
 
-    None below the 50 % point, and 0.95 above the 95 % point: nothing more was read off.
+    None below the 50 % point and beyond the largest size measured, and the last share read off between.
     """
+    if fit.whole is None or size_bytes > fit.whole.to_bytes:
+        return None
     known = sorted((size, int(k) / 100) for k, size in fit.empirical_bytes.items())
     if not known or size_bytes < known[0][0]:
         return None

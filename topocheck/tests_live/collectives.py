@@ -94,6 +94,8 @@ class Rank:
             p = torch.cuda.get_device_properties(i)
             if f"{p.pci_domain_id:04x}:{p.pci_bus_id:02x}:{p.pci_device_id:02x}.0" == address:
                 return torch.device("cuda", i)
+        if torch.cuda.device_count() == 1:
+            return torch.device("cuda", 0)
         raise RuntimeError(f"{address} is not among the devices torch sees; look at CUDA_VISIBLE_DEVICES")
 
     def work(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topocheck.tests_live.memory import MIB, fit_size
+from topocheck.tests_live.plan_collectives import START_S as RANKS_START_S
 from topocheck.tests_live.plan_collectives import collective_rows
 from topocheck.tests_live.row_maker import RowMaker
 from topocheck.tests_live.rows import HOST, CopyRow, Plan, Transfer
@@ -27,6 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         engine: driver, torch or both.
         torch_available: whether torch is installed (found, not imported).
         host_available_bytes: memory the host can spare; None where it is not known.
+        joined: a launcher started the ranks, which may be on many nodes; each has a GPU of its own node.
     """
 
     budget: str = "standard"
@@ -45,6 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     torch_available: bool = True
     driver_available: bool = True
     host_available_bytes: int | None = None
+    joined: bool = False
 
 
 def rounds(n: int) -> list[list[tuple[int, int]]]:
@@ -110,6 +113,7 @@ def make_plan(topology: Topology, options: Options) -> Plan:
     started = {r.group for r in copies}
     estimate = sum(r.estimate_s for r in copies) + sum(START_S[g] for g in started)
     estimate += sum(c.estimate_s for c in collectives)
+    estimate += sum(RANKS_START_S[b] for b in {c.backend for c in collectives})
     return Plan(
         copies=tuple(copies),
         collectives=tuple(collectives),

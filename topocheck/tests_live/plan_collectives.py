@@ -52,7 +52,7 @@ def collective_rows(gpus: tuple[Gpu, ...], options: Options, left_out: list[tupl
     if not wanted:
         if options.budget == "quick" and gpus:
             return []
-        if not options.copies and not options.backends:
+        if not options.copies and not options.backends and not options.joined:
             return []
         standard = ("all_reduce", "all_gather", "reduce_scatter", "send_recv") if gpus else ("all_reduce",)
         wanted = COLLECTIVES if options.budget == "full" else standard
@@ -63,7 +63,8 @@ def collective_rows(gpus: tuple[Gpu, ...], options: Options, left_out: list[tupl
             left_out.append((f"collectives over {backend}", why))
             continue
         ranks = options.ranks or (len(gpus) if backend == "nccl" else max(2, min(len(gpus), 8)))
-        for n in group_sizes(ranks) if backend == "nccl" and options.budget != "quick" else [ranks]:
+        several = backend == "nccl" and options.budget != "quick" and not options.joined
+        for n in group_sizes(ranks) if several else [ranks]:
             rows += [_row(name, backend, n, gpus, options) for name in wanted]
     return rows
 
@@ -74,7 +75,9 @@ def _cannot(backend: str, gpus: tuple[Gpu, ...], options: Options) -> str:
     if backend == "nccl":
         if any(g.nvml is not None and g.nvml.mig_current is True for g in gpus):
             return "MIG is on, and NCCL takes no two instances of one GPU"
-        need = options.ranks or 2
+        need = 1 if options.joined else options.ranks or 2
+        if options.joined and gpus:
+            return ""
         if len(gpus) < max(2, need):
             have = f"{len(gpus)} GPU" + ("" if len(gpus) == 1 else "s")
             return f"NCCL needs one GPU for each rank: {have} here, {max(2, need)} needed (busbw of one rank is 0)"
@@ -92,6 +95,7 @@ def _row(name: str, backend: str, ranks: int, gpus: tuple[Gpu, ...], options: Op
         modes = ("back_to_back", "one_at_a_time", "graph")
     elif not quick:
         modes = ("back_to_back", "one_at_a_time")
+    # Where a launcher spread the ranks, only this node's GPUs are known: local rank i takes GPU i.
     members = tuple(g.address for g in gpus[:ranks]) if backend == "nccl" else ()
     return CollectiveRow(
         id=f"{name}:{backend}:{ranks}:{options.dtype}",
@@ -105,5 +109,5 @@ def _row(name: str, backend: str, ranks: int, gpus: tuple[Gpu, ...], options: Op
         samples_min=2 if quick else 3,
         samples_max=3 if quick else 7,
         budget_s=0.3 if quick else 1.5,
-        estimate_s=round(seconds, 1) + START_S[backend] / max(1, len(options.collectives) or 4),
+        estimate_s=round(seconds, 1),
     )

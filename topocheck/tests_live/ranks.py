@@ -79,6 +79,11 @@ def detect(environ: Mapping[str, str]) -> World | None:
     return None
 
 
+def detect_here() -> World | None:
+    """Return `detect` of this process's environment."""
+    return detect(os.environ)
+
+
 def _slurm_size(environ: Mapping[str, str]) -> str | None:
     if "SLURM_STEP_NUM_TASKS" in environ:
         return environ["SLURM_STEP_NUM_TASKS"]

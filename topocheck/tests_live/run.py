@@ -15,7 +15,7 @@ from topocheck.model.base import Missing
 from topocheck.model.measurement import Measurement, NotMeasured, Run
 from topocheck.model.node import Node
 from topocheck.tests_live.collect import run_collectives
-from topocheck.tests_live.ranks import World
+from topocheck.tests_live.ranks import LaunchError, World, meet
 from topocheck.tests_live.roads import Roads
 from topocheck.tests_live.rows import HOST, CollectiveRow, CopyRow, Plan
 from topocheck.tests_live.supervise import Process, run_group, start_child
@@ -169,6 +169,14 @@ class Runner:
     def _collectives(self, watch: Watch, before: dict[int, frozenset[int]]) -> None:
         torch_rows = tuple(r for r in self.plan.collectives if r.backend != "mpi")
         mpi_rows = tuple(r for r in self.plan.collectives if r.backend == "mpi")
+        world = self.world
+        if world is not None and (torch_rows or mpi_rows):
+            try:
+                world = meet(world)
+            except LaunchError as e:
+                rows = (*torch_rows, *mpi_rows)
+                self.not_measured += [NotMeasured(id=r.id, reason=str(e), required=True) for r in rows]
+                return
         if torch_rows:
             members = max((r.members for r in torch_rows), key=len)
             cpus = []
@@ -177,7 +185,7 @@ class Runner:
                 cpus.append("" if g is None or isinstance(g.cpu_affinity, Missing) else g.cpu_affinity)
             for result in run_collectives(
                 torch_rows,
-                world=self.world,
+                world=world,
                 local_gpus=members,
                 local_cpus=tuple(cpus),
                 heard=self._heard_ranks,

@@ -1,0 +1,87 @@
+"""From a live test to its report: assessments, fits, advice and the findings of the `bw.*` checks. Pure."""
+
+from __future__ import annotations
+
+import importlib
+
+from topocheck.checks import registry
+from topocheck.checks.bandwidth import MeasuredContext
+from topocheck.gpudirect.types import GpuDirect
+from topocheck.model.measurement import BandwidthReport, Fit, Measurement, Run
+from topocheck.model.node import Node
+from topocheck.nccl.types import NcclView
+from topocheck.policy.types import Policy
+from topocheck.tests_live.advice import advise
+from topocheck.tests_live.assess import assess
+from topocheck.tests_live.collective_costs import busbw_factor
+from topocheck.tests_live.cost_model import Point, fit_sweep
+from topocheck.tests_live.roads import Roads
+
+AREAS = ("bandwidth", "bandwidth_compare")
+
+
+def bandwidth_checks() -> list[registry.Check]:
+    """Return the checks of measurements."""
+    for area in AREAS:
+        importlib.import_module(f"topocheck.checks.{area}")
+    return [c for i, c in registry.CHECKS.items() if i.startswith("bw.")]
+
+
+def make_report(
+    run: Run,
+    roads: Roads,
+    node: Node,
+    *,
+    policy: Policy | None = None,
+    baseline: Run | None = None,
+    tolerance: float = 0.1,
+) -> BandwidthReport:
+    """Return what a run amounts to."""
+    policy = policy or Policy()
+    assessments = assess(run, roads)
+    context = MeasuredContext(
+        node=node,
+        topology=roads.topology,
+        gpudirect=GpuDirect(),
+        nccl=NcclView(),
+        policy=policy,
+        run=run,
+        assessments=assessments,
+        baseline=baseline,
+        tolerance=tolerance,
+    )
+    outcomes = list(registry.run(policy.select(bandwidth_checks()), context))
+    findings = sorted((policy.adjust(f) for _, found in outcomes for f in found), key=registry.finding_order)
+    fits = fits_of(run)
+    advice = [line for f in fits if f.subject.startswith("all_reduce") for line in advise(f)]
+    return BandwidthReport(run=run, assessments=assessments, fits=fits, advice=tuple(advice), findings=tuple(findings))
+
+
+def fits_of(run: Run) -> tuple[Fit, ...]:
+    """Return the cost model of every sweep in a run: rows that differ in their size alone, three sizes or more."""
+    sweeps: dict[str, list[Measurement]] = {}
+    for m in run.measurements:
+        if m.kind == "collective" and m.mode in ("back_to_back", "graph"):
+            placed = "in place" if m.in_place else "out of place"
+            sweeps.setdefault(f"{m.collective} {m.backend} {m.ranks} ranks, {placed}, {m.mode}", []).append(m)
+        elif m.kind in ("h2d", "d2h", "p2p") and ":node" not in m.id and "pageable" not in m.id:
+            how = "staged" if m.peer_access is False else (m.issuer or "")
+            ends = f"{m.from_label or m.from_} to {m.to_label or m.to}"
+            sweeps.setdefault(f"{m.kind} {ends} {how} {m.engine}", []).append(m)
+    out = []
+    for subject, rows in sweeps.items():
+        if len({m.size_bytes for m in rows}) < 3:
+            continue
+        collective = rows[0].collective
+        factor = busbw_factor(collective, rows[0].ranks or 1) if collective else 1.0
+        out.append(
+            fit_sweep(subject, [_point(m) for m in rows], factor=factor, rate="busbw" if collective else "bandwidth")
+        )
+    return tuple(out)
+
+
+def _point(m: Measurement) -> Point:
+    """Return a measurement as a point: seconds of one copy or call."""
+    if m.unit == "us":
+        return Point(m.size_bytes, m.median / 1e6, tuple(s / 1e6 for s in m.samples))
+    return Point(m.size_bytes, m.size_bytes / m.median / 1e9, tuple(m.size_bytes / s / 1e9 for s in m.samples))

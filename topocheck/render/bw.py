@@ -1,0 +1,245 @@
+"""What was measured, for a person: matrices, tables, a small plot per sweep, what it amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from topocheck.model.base import State
+from topocheck.render.page import Page, Span, Style, clean
+from topocheck.render.words import STATE_MARKS, STATE_STYLES
+
+if TYPE_CHECKING:
+    from topocheck.model.measurement import Assessment, BandwidthReport, Fit, Measurement
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_BAR = 40
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a size with a binary unit."""
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.4g} {unit}"
+        value /= 1024
+    return f"{value:.4g} GiB"
+
+
+def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> str:
+    """Return the report of `topocheck bw` as text."""
+    page = Page(style)
+    by_id = {a.measurement: a for a in report.assessments}
+    run = report.run
+    page.heading("Measured")
+    facts = {**run.machine, **run.software}
+    if facts:
+        page.text(clean(", ".join(f"{k} {v}" for k, v in facts.items() if k != "nccl_settings")), style="dim")
+    if "nccl_settings" in run.machine:
+        page.text(clean(f"NCCL settings: {run.machine['nccl_settings']}"), style="dim")
+    page.text(f"{len(run.measurements)} rows in {run.wall_s:.1f} s; GB/s are 10^9 bytes per second", style="dim")
+    if run.interrupted:
+        page.text("Interrupted: what was measured until then is below.", style="yellow")
+    _host(page, run.measurements, by_id)
+    _matrices(page, run.measurements, by_id)
+    _others(page, run.measurements)
+    _collectives(page, run.measurements)
+    for fit in report.fits:
+        _fit(page, fit)
+    for line in report.advice:
+        page.text(clean(line), hang=2)
+    _verdicts(page, report, verbose=verbose)
+    return page.render()
+
+
+def _cell(m: Measurement | None, by_id: dict[str, Assessment]) -> Span:
+    """Return a rate, coloured by what it amounts to."""
+    if m is None:
+        return ("–", "dim")
+    text = f"{m.median:.1f}"
+    if m.verified is False:
+        return (text + " WRONG", "bold red")
+    a = by_id.get(m.id)
+    mark = "*" if m.disturbed else ""
+    if a is None or a.percent_of_theoretical is None:
+        return (text + mark, "")
+    style = STATE_STYLES.get(a.state, "") if a.state is not State.NOT_APPLICABLE else ""
+    return (f"{text} {a.percent_of_theoretical:.0f}%{mark}", style)
+
+
+def _host(page: Page, rows: Iterable[Measurement], by_id: dict[str, Assessment]) -> None:
+    found: dict[tuple[str, str, int], dict[str, Measurement]] = {}
+    for m in rows:
+        if m.kind in ("h2d", "d2h", "host_both"):
+            gpu = m.to_label if m.from_ == "host" else m.from_label
+            suffix = m.id.rpartition(":")[2]
+            how = m.engine + (", pageable" if suffix == "pageable" else f", {suffix}" if "node" in suffix else "")
+            found.setdefault((gpu, how, m.size_bytes), {})[m.kind] = m
+    if not found:
+        return
+    page.heading("Host and GPU, GB/s (share of the link)")
+    page.table(
+        ("", "size", "engine", "host to GPU", "GPU to host", "both at once"),
+        [
+            (gpu, size_text(size), how, *(_cell(c.get(k), by_id) for k in ("h2d", "d2h", "host_both")))
+            for (gpu, how, size), c in found.items()
+        ],
+    )
+    for place in dict.fromkeys(m.placement for c in found.values() for m in c.values() if m.placement):
+        page.text(f"host pages: {clean(place)}", style="dim")
+
+
+def _matrices(page: Page, rows: tuple[Measurement, ...], by_id: dict[str, Assessment]) -> None:
+    wanted: list[tuple[str, Callable[[Measurement], bool]]] = [
+        ("push (the source copies)", lambda m: m.kind == "p2p" and m.issuer == "source" and m.peer_access is not False),
+        ("pull (the destination copies)", lambda m: m.kind == "p2p" and m.issuer == "destination"),
+        ("both directions, sum", lambda m: m.kind == "p2p_both"),
+        ("staged through the host, no peer access", lambda m: m.kind == "p2p" and m.peer_access is False),
+    ]
+    for title, fits in wanted:
+        for engine in ("driver", "torch"):
+            chosen = [m for m in rows if fits(m) and m.engine == engine]
+            for size in sorted({m.size_bytes for m in chosen})[-1:]:
+                _matrix(page, f"GPU to GPU, {title}, {size_text(size)}, {engine}, GB/s", chosen, size, by_id)
+    gains = _gains(rows)
+    if gains:
+        page.text(f"gain of peer access: {gains}")
+    latency = [m for m in rows if m.kind in ("latency", "latency_host")]
+    if latency:
+        page.heading("Latency of a 16-byte copy, us")
+        page.table(
+            ("from", "to", "peer access", "seen by", "median", "least"),
+            [
+                (
+                    m.from_label,
+                    m.to_label,
+                    {True: "yes", False: "no", None: ""}[m.peer_access],
+                    "device" if m.kind == "latency" else "program",
+                    f"{m.median:.2f}",
+                    f"{m.min:.2f}",
+                )
+                for m in latency
+            ],
+        )
+
+
+def _matrix(page: Page, title: str, rows: list[Measurement], size: int, by_id: dict[str, Assessment]) -> None:
+    cells = {(m.from_label, m.to_label): m for m in rows if m.size_bytes == size}
+    sources = list(dict.fromkeys(a for a, _ in cells))
+    targets = list(dict.fromkeys([*sources, *(b for _, b in cells)]))
+    page.heading(title)
+    page.table(("from \\ to", *targets), [(a, *(_cell(cells.get((a, b)), by_id) for b in targets)) for a in sources])
+
+
+def _gains(rows: Iterable[Measurement]) -> str:
+    rows = list(rows)
+    staged = {(m.from_, m.to, m.size_bytes): m for m in rows if m.kind == "p2p" and m.peer_access is False}
+    out = []
+    for m in rows:
+        other = staged.get((m.from_, m.to, m.size_bytes))
+        if m.kind == "p2p" and m.peer_access and m.issuer == "source" and m.engine == "driver" and other:
+            out.append(
+                f"{m.from_label} to {m.to_label} {m.median / other.median:.1f} times ({m.median:.0f} against "
+                f"{other.median:.0f} GB/s)"
+            )
+    return ", ".join(out)
+
+
+def _others(page: Page, rows: Iterable[Measurement]) -> None:
+    names = {
+        "local": "within a GPU (bytes moved once)",
+        "host_memory": "within the host's memory",
+        "h2d_all": "host to all GPUs at once, sum",
+        "d2h_all": "all GPUs to host at once, sum",
+        "p2p_round": "all pairs of a round at once, sum",
+    }
+    chosen = [m for m in rows if m.kind in names]
+    if chosen:
+        page.heading("Other copies, GB/s")
+        page.table(
+            ("what", "where", "size", "median", "least", "most"),
+            [
+                (names[m.kind], m.from_label, size_text(m.size_bytes), *(f"{v:.1f}" for v in (m.median, m.min, m.max)))
+                for m in chosen
+            ],
+        )
+
+
+def _collectives(page: Page, rows: Iterable[Measurement]) -> None:
+    groups: dict[tuple[object, ...], list[Measurement]] = {}
+    for m in rows:
+        if m.kind == "collective":
+            groups.setdefault((m.collective, m.backend, m.ranks, m.dtype, m.in_place, m.mode), []).append(m)
+    for (name, backend, ranks, dtype, in_place, mode), found in groups.items():
+        placed = "in place" if in_place else "out of place"
+        page.heading(f"{name} over {backend}, {ranks} ranks, {dtype}, {placed}, {str(mode).replace('_', ' ')}")
+        top = max((m.busbw_gb_s or 0.0) for m in found) or 1.0
+        page.table(
+            ("size", "time us", "algbw", "busbw GB/s", "", ""),
+            [
+                (
+                    size_text(m.size_bytes),
+                    f"{m.median:.1f}",
+                    f"{m.algbw_gb_s or 0:.3g}",
+                    f"{m.busbw_gb_s or 0:.4g}",
+                    (bar((m.busbw_gb_s or 0.0) / top, _bar_width(page.style)), "cyan"),
+                    ("wrong data", "bold red") if m.verified is False else ("", ""),
+                )
+                for m in sorted(found, key=lambda m: m.size_bytes)
+            ],
+            right=frozenset({1, 2, 3}),
+        )
+
+
+def _bar_width(style: Style) -> int:
+    return max(8, min(_BAR, style.width - 52))
+
+
+def bar(share: float, width: int = _BAR) -> str:
+    """Return a bar of blocks whose length is `share` (0 to 1) of `width` columns, exact to an eighth of a column."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+
+
+def _fit(page: Page, fit: Fit) -> None:
+    page.heading(f"Cost model: {fit.subject}")
+    if fit.refused:
+        page.text(f"no fit: {fit.refused}")
+        return
+    for p in ([fit.whole] if fit.whole else []) + (list(fit.pieces) if len(fit.pieces) > 1 else []):
+        page.text(
+            f"{size_text(p.from_bytes)} to {size_text(p.to_bytes)}: alpha {p.alpha_us:.3g} us "
+            f"({p.alpha_low_us:.3g} to {p.alpha_high_us:.3g}), beta {p.beta_gb_s:.4g} GB/s {fit.rate} "
+            f"({p.beta_low_gb_s:.4g} to {p.beta_high_gb_s:.4g})",
+            hang=2,
+        )
+    if fit.empirical_bytes:
+        reached = ", ".join(f"{k} % from {size_text(v)}" for k, v in fit.empirical_bytes.items())
+        page.text(f"of the peak {fit.peak_gb_s or 0:.4g} GB/s: {reached}", hang=2)
+    for note in fit.notes:
+        page.text(clean(note), hang=2, style="dim")
+
+
+def _verdicts(page: Page, report: BandwidthReport, *, verbose: bool) -> None:
+    worst = [f for f in report.findings if verbose or f.state is not State.NOTE]
+    notes = [f for f in report.findings if not verbose and f.state is State.NOTE]
+    if verbose:
+        page.heading("Beside what the road can carry")
+        names = {m.id: f"{m.kind} {m.from_label} {m.to_label}".strip() for m in report.run.measurements}
+        for a in report.assessments:
+            page.text(clean(f"{names.get(a.measurement, a.measurement)}: {a.text}"), hang=4)
+    if worst:
+        page.heading("Findings")
+    for f in worst:
+        page.text(f"{STATE_MARKS[f.state]} {f.id}: {clean(f.title)}", style=STATE_STYLES[f.state], hang=4)
+        if f.fix:
+            page.text(f"fix: {clean(f.fix)}", indent=6, hang=2)
+    if notes:
+        page.heading("Notes")
+        for f in notes:
+            page.text(clean(f.title), hang=2, style="dim")
+    if not worst and report.run.measurements:
+        page.blank()
+        page.text(
+            "Nothing measured is below what it should be." if report.assessments else "Nothing to judge.", indent=0
+        )

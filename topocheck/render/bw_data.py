@@ -1,0 +1,108 @@
+"""What was measured, for programs: JSON, CSV, Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import topocheck
+from topocheck.model.document import SCHEMA_VERSION
+from topocheck.render.bw import size_text
+
+if TYPE_CHECKING:
+    from topocheck.model.measurement import BandwidthReport
+
+
+def bw_json(report: BandwidthReport) -> str:
+    """Return the report as JSON, with the names of docs/json.md."""
+    run = report.run
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "topocheck_version": topocheck.__version__,
+        "taken_at": run.taken_at,
+        "machine": run.machine,
+        "software": run.software,
+        "method": run.method,
+        "planned": run.planned,
+        "planned_s": run.planned_s,
+        "wall_s": run.wall_s,
+        "interrupted": run.interrupted,
+        "device_states": run.device_states,
+        "measurements": run.measurements,
+        "not_measured": run.not_measured,
+        "assessments": report.assessments,
+        "fits": report.fits,
+        "advice": report.advice,
+        "findings": report.findings,
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+COLUMNS = (
+    "id", "kind", "from", "to", "collective", "backend", "ranks", "direction", "issuer", "engine", "peer_access",
+    "dtype", "in_place", "mode", "size_bytes", "iterations", "median", "min", "max", "spread", "unit", "algbw_gb_s",
+    "busbw_gb_s", "bandwidth_gb_s", "latency_us", "verified", "disturbed", "expected_gb_s", "percent_of_expected",
+    "state",
+)  # fmt: skip
+
+
+def _records(report: BandwidthReport) -> list[dict[str, object]]:
+    judged = {a.measurement: a for a in report.assessments}
+    out = []
+    for m in report.run.measurements:
+        record = msgspec.to_builtins(m)
+        a = judged.get(m.id)
+        record["expected_gb_s"] = a.expected_gb_s if a else None
+        record["percent_of_expected"] = a.percent_of_expected if a else None
+        record["state"] = a.state.value if a else ""
+        out.append(record)
+    return out
+
+
+def bw_csv(report: BandwidthReport) -> str:
+    """Return one line per measurement; what does not apply is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for record in _records(report):
+        writer.writerow(["" if record.get(c) is None else record[c] for c in COLUMNS])
+    return text.getvalue()
+
+
+def bw_markdown(report: BandwidthReport) -> str:
+    """Return a page of Markdown: the machine, one table of measurements, the findings."""
+    run = report.run
+    lines = ["# topocheck bw", ""]
+    lines += [f"- {_safe(k)}: {_safe(v)}" for k, v in {**run.machine, **run.software}.items()]
+    lines += [
+        f"- taken {run.taken_at}, {run.wall_s:.1f} s",
+        f"- method: {run.method}",
+        "",
+        "| what | from | to | size | median | min | max | unit | busbw GB/s | share of the hop | state |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | --- |",
+    ]
+    judged = {a.measurement: a for a in report.assessments}
+    for m in run.measurements:
+        a = judged.get(m.id)
+        what = m.kind if m.kind != "collective" else f"{m.collective} {m.backend} x{m.ranks} {m.mode}"
+        detail = " ".join(x for x in (m.issuer or "", m.engine, "in place" if m.in_place else "") if x)
+        share = f"{a.percent_of_theoretical:.0f} %" if a and a.percent_of_theoretical is not None else ""
+        busbw = "" if m.busbw_gb_s is None else f"{m.busbw_gb_s:.4g}"
+        state = "wrong data" if m.verified is False else (a.state.value if a else "")
+        cells = (
+            f"{what} {detail}", m.from_label, m.to_label, size_text(m.size_bytes), f"{m.median:.5g}", f"{m.min:.5g}",
+            f"{m.max:.5g}", m.unit, busbw, share, state,
+        )  # fmt: skip
+        lines.append("| " + " | ".join(_safe(str(c)) for c in cells) + " |")
+    if report.advice:
+        lines += ["", "## Cost model", "", *(f"- {_safe(x)}" for x in report.advice)]
+    if report.findings:
+        lines += ["", "## Findings", "", *(f"- {f.state.value} `{f.id}` {_safe(f.title)}" for f in report.findings)]
+    return "\n".join(lines) + "\n"
+
+
+def _safe(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
