@@ -7,6 +7,9 @@ import importlib
 from topocheck.checks.registry import CHECKS, Check
 
 AREAS = (
+    "consistency",
+    "devices",
+    "driver",
     "nccl",
     "nccl_forced",
     "nccl_levels",

@@ -59,7 +59,8 @@ def refused(context: Context) -> Iterator[Finding]:
 
     Does not apply:
         Where NVLink joins the pair (`nvlink.p2p-disabled`) or MIG splits a GPU (`p2p.mig`). Products sold without
-        peer access (GeForce), TNS between GPUs that share no PCIe switch, guests, GPUs of different models and confidential computing are only noted.
+        peer access (GeForce), TNS between GPUs that share no PCIe switch, guests, GPUs of different models and
+        confidential computing are only noted.
     """
     groups: dict[tuple[str, State, str], list[GpuPair]] = {}
     for p in _several(context):

@@ -19,6 +19,8 @@ replays a packet now and then (PCI Express Base Specification 5.0, 3.6.2)."""
 CORRECTABLE = 1000.0
 """Corrected errors since boot from which on they are noted; as for replays, the rate cannot be known."""
 
+_GONE = "it no longer answers on the bus"
+
 _HARMLESS = frozenset({"UnsupReq"})
 """Counted on healthy machines: software that asks a device for something it does not have."""
 
@@ -55,7 +57,7 @@ def device_lost(context: Context) -> Iterator[Finding]:
         raise not_applicable("no GPU, NIC or NVSwitch on this machine")
     for gpu in gpus.values():
         if not gpu.on_bus:
-            yield _lost(named(gpu), _lost_evidence(gpu))
+            yield _lost(named(gpu), _lost_evidence(gpu), _lost_title(gpu))
     for address in sorted(nics.keys() | switches):
         device = devices.get(address)
         if device is not None and device.config_all_ones is True and not rests_suspended(device):
@@ -72,12 +74,20 @@ def _lost_evidence(gpu: Gpu) -> tuple[Evidence, ...]:
     return out
 
 
-def _lost(subject: str, evidence: tuple[Evidence, ...]) -> Finding:
+def _lost_title(gpu: Gpu) -> str:
+    """Tell a GPU that the bus has lost from one that only NVML cannot reach."""
+    answers = gpu.pci is not None and gpu.pci.config_all_ones is False
+    if gpu.nvml is not None and answers and "lost" not in gpu.nvml.error.lower():
+        return f"NVML cannot reach it ({gpu.nvml.error}), though it answers on the bus"
+    return _GONE
+
+
+def _lost(subject: str, evidence: tuple[Evidence, ...], title: str = _GONE) -> Finding:
     return Finding(
         id="pcie.device-lost",
         state=State.FAIL,
         subject=subject,
-        title="it no longer answers on the bus",
+        title=title,
         consequence="jobs that use it fail or hang, and what depends on it cannot be judged",
         evidence=evidence,
         rule="config space reads all ones, or NVML says GPU_IS_LOST",
