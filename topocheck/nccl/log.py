@@ -1,0 +1,160 @@
+"""Reads logs made with NCCL_DEBUG=INFO: any version, one rank or many mixed, in one pass and bounded memory.
+
+A line is `host:pid:tid [cudaDev] NCCL INFO text`, behind whatever a launcher puts before it; warnings carry a time
+and a source file (src/debug.cc). Lines of ranks interleave, so nothing depends on the order of lines of different
+ranks. A line cut off in the middle is counted and passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from topocheck.nccl.log_failures import FailureFinder
+from topocheck.nccl.log_handlers import HEAD, Handlers
+from topocheck.nccl.log_types import NcclLog
+
+MAX_LINE = 8192
+"""Longest line that is looked at; NCCL's own are shorter (1024 and a header)."""
+
+_MARK = re.compile(rb"NCCL (INFO|WARN) ")
+_NEXT_HEAD = re.compile(rb"[^\s:\[\]<>]+:\d+:\d+ \[\d+\] (?:\S+:\d+ (?:\([^)]*\) )?)?$")
+
+
+def lines_of(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Yield each line without its end, and whether it was cut to MAX_LINE. Keeps no more than one line."""
+    rest = b""
+    skipping = False
+    for chunk in chunks:
+        parts = (rest + chunk).split(b"\n")
+        rest = parts.pop()
+        for part in parts:
+            if skipping:
+                skipping = False
+                continue
+            yield part[:MAX_LINE].rstrip(b"\r"), len(part) > MAX_LINE
+        if len(rest) > MAX_LINE:
+            if not skipping:
+                yield rest[:MAX_LINE], True
+            skipping, rest = True, b""
+    if rest and not skipping:
+        yield rest.rstrip(b"\r"), False
+
+
+class LogReader(Handlers):
+    """Takes lines one by one; `finish` gives what they said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._failures = FailureFinder(self.log)
+        self._handlers = {
+            b"Channel": self.channel,
+            b"Ring": self.channel,
+            b"Trees": self.trees,
+            b"comm": self.comm,
+            b"NCCL": self.version,
+            b"NET/IB": self.net,
+            b"NET/Socket": self.net,
+            b"NET/Plugin:": self.plugin,
+            b"NET/Plugin": self.plugin,
+            b"Bootstrap": self.bootstrap,
+            b"Bootstrap:": self.bootstrap,
+            b"Using": self.using,
+            b"cudaDriverVersion": self.driver,
+            b"NVLS": self.nvls,
+            b"Connected": self.connected,
+            b"Pattern": self.pattern,
+            b"===": self.tree_start,
+            b"Loading": self.file,
+            b"Could": self.file,
+        }
+
+    def feed(self, line: bytes, *, cut: bool = False) -> None:
+        """Take one line."""
+        log = self.log
+        log.lines += 1
+        if cut:
+            log.long_lines += 1
+        at = line.find(b"NCCL ")
+        if at < 0:
+            if b"rror" in line or b"ailure" in line:
+                self._failures.plain(line, log.lines)
+            return
+        m = _MARK.search(line, at)
+        if m is None:
+            if line.startswith(b"NCCL version", at):
+                self.version(line[at:], b"")
+            elif b"rror" in line or b"ailure" in line:
+                self._failures.plain(line, log.lines)
+            return
+        while m is not None:
+            # Two processes may write into one line: each mark begins a message of its own.
+            following = _MARK.search(line, m.end()) if line.find(b"NCCL ", m.end()) >= 0 else None
+            end = following.start() if following else len(line)
+            text = line[m.end() : end]
+            if following:
+                head = _NEXT_HEAD.search(text)
+                text = text[: head.start()] if head else text
+            self._message(line[: m.start()], m[1] == b"WARN", text)
+            m = following
+
+    def _message(self, before: bytes, warning: bool, text: bytes) -> None:
+        log = self.log
+        log.nccl_lines += 1
+        if warning:
+            head = HEAD.search(before)
+            self.warning(head[1] if head else b"", text)
+            self._failures.message(text, log.lines)
+            return
+        word = text.partition(b" ")[0]
+        handler = self._handlers.get(word)
+        if handler is not None:
+            handler(text, before)
+            if word in (b"NET/IB", b"Could", b"NET/Plugin:"):
+                self._failures.message(text, log.lines)
+            return
+        if word.startswith(b"NCCL_"):
+            self.setting(text)
+        elif word[:4] in (b"GPU/", b"NET/"):
+            self.paths_or_gdr(text)
+        elif self._in_tree:
+            self.tree_line(text)
+        elif b" nranks " in text:
+            self.init(text, before)
+        elif b"coll channels" in text:
+            self.count(text)
+        else:
+            self._rare(text)
+
+    def _rare(self, text: bytes) -> None:
+        if b"Direct RDMA" in text:
+            self.paths_or_gdr(text)
+        elif b"rror" in text or b"isabled" in text or b"not " in text or b"unsafe" in text or b"ailed" in text:
+            self._failures.message(text, self.log.lines)
+
+    def finish(self) -> NcclLog:
+        """Return what was read, with the failures classified."""
+        log = self.log
+        log.failures = self._failures.failures()
+        if log.long_lines:
+            log.notes.append(f"{log.long_lines} lines were longer than {MAX_LINE} bytes and read only so far")
+        if log.cut_lines:
+            log.notes.append(f"{log.cut_lines} lines were cut off in the middle and passed over")
+        if log.undecodable:
+            log.notes.append(f"{log.undecodable} texts were not UTF-8; what could not be read is marked")
+        if not log.nccl_lines:
+            log.notes.append("no line of NCCL: was it run with NCCL_DEBUG=INFO, and does the log hold its output?")
+        return log
+
+
+def read_log(chunks: Iterable[bytes]) -> NcclLog:
+    """Read a log that comes in pieces of bytes, as from a file or standard input. Never raises for its content."""
+    reader = LogReader()
+    for line, cut in lines_of(chunks):
+        reader.feed(line, cut=cut)
+    return reader.finish()
+
+
+def read_text(text: str | bytes) -> NcclLog:
+    """Read a log that is there as a whole."""
+    return read_log([text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text])

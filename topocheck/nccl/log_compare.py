@@ -1,0 +1,195 @@
+"""Sets a log beside the prediction, and says for each difference what can make it."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from topocheck.knowledge.nccl import parse_version
+from topocheck.model.base import Missing
+from topocheck.nccl.log_types import LogPair, NcclLog
+from topocheck.nccl.types import Prediction, RankPair
+
+
+class LoggedTransport(msgspec.Struct, frozen=True, kw_only=True):
+    """A transport as the log words it, taken apart."""
+
+    family: str
+    text: str
+    dev: int | None = None
+    proxy_rank: int | None = None
+    gdr: bool = False
+    through: int | None = None
+
+
+class LogDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """Where log and prediction part. `explanations` are what can make it, best supported first."""
+
+    subject: str
+    logged: str
+    predicted: str
+    explanations: tuple[str, ...] = ()
+
+
+class LogComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What was compared: pairs that agree, and the differences."""
+
+    agree: int
+    compared: int
+    differences: tuple[LogDifference, ...] = ()
+
+
+_NET = re.compile(r"(?:\[(?:send|receive)\] )?NET/([^/]+)/(-?\d+)(?:\((\d+)\))?(.*)")
+_INDIRECT = re.compile(r"P2P/indirect/(\d+)\[")
+
+
+def take_apart(text: str) -> LoggedTransport:
+    """Return what a transport text of any version says; `family` is P2P/CUMEM, P2P/IPC, SHM, NET..."""
+    bare = re.sub(r"^(send|receive) ", "", text)
+    if m := _NET.match(bare):
+        return LoggedTransport(
+            family="NET",
+            text=text,
+            dev=int(m[2]),
+            proxy_rank=int(m[3]) if m[3] else None,
+            gdr="/GDRDMA" in m[4],
+        )
+    if bare.startswith("SHM") or bare == "direct shared memory":
+        return LoggedTransport(family="SHM", text=text)
+    if m := _INDIRECT.match(bare):
+        return LoggedTransport(family="P2P/indirect", text=text, through=int(m[1]))
+    if bare.startswith("P2P/"):
+        kind = bare.split("/")[1]
+        return LoggedTransport(family=f"P2P/{kind}", text=text)
+    return LoggedTransport(family=bare.split("/")[0], text=text)
+
+
+def family(transport: str) -> str:
+    """Return the family of a predicted transport."""
+    if transport.startswith("SHM"):
+        return "SHM"
+    if transport.startswith("NET"):
+        return "NET"
+    return "/".join(transport.split("/")[:2])
+
+
+def settings_for(log: NcclLog) -> dict[str, str]:
+    """Return the settings a log names, the first value of each, to predict with."""
+    return {name: values[0] for name, values in log.settings.items() if values}
+
+
+def compare(log: NcclLog, prediction: Prediction) -> LogComparison:
+    """Return where a log and a prediction agree and differ, pair by pair, with what can make each difference."""
+    predicted = {(p.from_rank, p.to_rank): p for p in prediction.pairs}
+    differences: list[LogDifference] = []
+    agree = compared = 0
+    for key, pair in sorted(log.pairs.items()):
+        expected = predicted.get(key)
+        if expected is None or isinstance(expected.transport, Missing):
+            continue
+        compared += 1
+        found = _differs(log, prediction, pair, expected, expected.transport)
+        if found is None:
+            agree += 1
+        else:
+            differences.append(found)
+    return LogComparison(agree=agree, compared=compared, differences=(*_layout(log, prediction), *differences))
+
+
+def _layout(log: NcclLog, prediction: Prediction) -> list[LogDifference]:
+    out = []
+    hosts = len({r.host for r in prediction.ranks})
+    if log.nranks is not None and log.nranks != len(prediction.ranks):
+        out.append(
+            LogDifference(
+                subject="ranks",
+                logged=str(log.nranks),
+                predicted=str(len(prediction.ranks)),
+                explanations=("the job had other ranks than the prediction: give it a rank file",),
+            )
+        )
+    elif log.nnodes is not None and log.nnodes != hosts:
+        why = (
+            "NCCL counts a host for each hostname and boot id (or NCCL_HOSTID): containers with names of their own"
+            " count as hosts"
+            if log.nnodes > hosts
+            else "ranks of different hosts share an NCCL_HOSTID, or sit in one NVLink domain"
+        )
+        out.append(LogDifference(subject="nodes", logged=str(log.nnodes), predicted=str(hosts), explanations=(why,)))
+    version = parse_version(log.versions[0]) if log.versions else None
+    if version is not None and ".".join(map(str, version)) != prediction.version:
+        text = "the rules of the versions may differ: predict with the log's"
+        out.append(
+            LogDifference(subject="version", logged=log.versions[0], predicted=prediction.version, explanations=(text,))
+        )
+    return out
+
+
+def _differs(
+    log: NcclLog, prediction: Prediction, pair: LogPair, expected: RankPair, transport: str
+) -> LogDifference | None:
+    seen = [take_apart(t) for t in pair.transports]
+    families = {t.family for t in seen}
+    wanted = family(transport)
+    subject = f"rank {pair.from_rank} -> rank {pair.to_rank}"
+    if families == {wanted}:
+        if wanted == "NET":
+            return _net_differs(subject, seen, expected)
+        return None
+    logged = ", ".join(sorted(t.text for t in seen))
+    why = tuple(_explain(log, prediction, families, wanted))
+    return LogDifference(subject=subject, logged=logged, predicted=transport, explanations=why)
+
+
+def _net_differs(subject: str, seen: list[LoggedTransport], expected: RankPair) -> LogDifference | None:
+    for side, wanted in (("send", expected.gdr_send), ("receive", expected.gdr_receive)):
+        own = [t for t in seen if t.text.startswith(side)]
+        if own and any(t.gdr != wanted for t in own):
+            words = "with GPUDirect RDMA" if wanted else "through host memory"
+            why = (
+                "NCCL found neither a peer-memory module nor DMA-BUF that works with this NIC"
+                if wanted
+                else "the NIC is nearer, or the module newer, than the prediction knew",
+                "NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ or NCCL_DMABUF_ENABLE set for the job alone",
+            )
+            logged = ", ".join(sorted({t.text for t in own}))
+            return LogDifference(subject=subject, logged=logged, predicted=f"{side} {words}", explanations=why)
+    return None
+
+
+_DECIDING = (
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_SHM_DISABLE",
+    "NCCL_CUMEM_ENABLE",
+    "NCCL_NET_DISABLE_INTRA",
+    "NCCL_P2P_DIRECT_DISABLE",
+    "NCCL_IGNORE_DISABLED_P2P",
+    "NCCL_TOPO_FILE",
+    "NCCL_HOSTID",
+    "NCCL_NVB_DISABLE",
+)
+
+
+def _explain(log: NcclLog, prediction: Prediction, families: set[str], wanted: str) -> list[str]:
+    out = [
+        f"the log says {name}={values[0]}: predict with --set {name}={values[0]}"
+        for name, values in log.settings.items()
+        if name in _DECIDING and values
+    ]
+    warned = " ".join(log.warnings) + " ".join(s.text for s in log.signs.values())
+    if wanted.startswith("P2P") and families & {"SHM", "NET"}:
+        if "P2P is disabled" in warned or "Could not enable P2P" in warned or "peer query failed" in warned:
+            out.insert(0, "the log says that NVML or CUDA refused P2P at run time")
+        out.append("fewer or more GPUs in the communicator than predicted change the default P2P level on AMD hosts")
+    if "NET" in families and wanted != "NET":
+        out.append("the ranks sit in containers that do not share /dev/shm, or have other hostnames")
+    if families == {"P2P/IPC"} and wanted == "P2P/CUMEM":
+        out.append("cuMem was off: NCCL_CUMEM_ENABLE=0 in a settings file, or a driver older than CUDA 12.0")
+    if families == {"P2P/direct pointer"} and wanted.startswith("P2P"):
+        out.append("the ranks are threads of one process; the prediction took a process for each")
+    if families == {"SHM"} and wanted == "NET":
+        out.append("the ranks share /dev/shm, which the prediction did not know")
+    out.append("the topology NCCL saw differs: compare its NCCL_TOPO_DUMP_FILE with topocheck nccl topo --input")
+    return out

@@ -1,0 +1,273 @@
+"""What each kind of line in an NCCL log says."""
+
+from __future__ import annotations
+
+import re
+
+from topocheck.nccl.log_types import LogPair, LogRank, LogWarning, NcclLog
+
+MAX_ITEMS = 1000
+"""Most entries of each list of things seen; MAX_PAIRS pairs of ranks and MAX_RANKS ranks are kept."""
+MAX_PAIRS = 200_000
+MAX_RANKS = 20_000
+
+HEAD = re.compile(rb"([^\s:\[\]<>]+):(\d+):(\d+) \[(\d+)\] (?:\S+:\d+ (?:\([^)]*\) )?)?$")
+_VIA = re.compile(rb"(?:Channel|Ring) (\d+)(?:/(\d+))? : (\d+)\[([0-9a-fx]+)\] -> (\d+)\[([0-9a-fx]+)\] (.*)$")
+_RING = re.compile(rb"Channel (\d+)/(\d+) :((?: +\d+)+)(.*)$")
+_OLD_RING = re.compile(rb"Ring (\d+) :((?: +\d+)+)$")
+_SETTING = re.compile(rb"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*?)\.?$")
+_VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+\S*)")
+_COMM = re.compile(rb"comm \S+ rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank (\d+)(?: MNNVL (\d))?")
+_INIT = re.compile(rb"rank (\d+) nranks (\d+) cudaDev (\d+)(?: nvmlDev (\d+))? busId ([0-9a-f]+)(.*)$")
+_HCA = re.compile(rb"\[\d+\]([^\s:]+):(\d+)(?::\d+)*/(\S+)")
+_SOCKET = re.compile(rb"\[\d+\]([^\s:]+):(\S+)")
+_GDR_HCA = re.compile(rb"GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']*)'")
+_GDR_PAIR = re.compile(rb"GPU Direct RDMA (Enabled|Disabled) for (GPU .*?)(?: \(distance|$)")
+_CHANNELS = re.compile(
+    rb"(\d+) coll channels,(?: (\d+) collnet channels,)?(?: (\d+) nvls channels,)? (\d+) p2p channels"
+)
+_CONNECTED = re.compile(rb"Connected all rings(?:, use ring PXN (\d) GDR (\d))?")
+_PATH = re.compile(rb"([A-Z]+/[0-9a-fx-]+) \(\d+/[\d.]+/([A-Z0-9]+)\)")
+_PATTERN = re.compile(
+    rb"Pattern (\d+), crossNic (\d+), nChannels (\d+), (?:bw|speed) ([\d.]+)/([\d.]+), type (\w+)/(\w+)"
+)
+_PATTERNS = {b"1": "Balanced tree", b"2": "Split tree", b"3": "Tree", b"4": "Ring", b"5": "NVLS", b"6": "CollNet"}
+
+
+class Handlers:
+    """Keeps what the lines say. Each handler takes the text of a message and what stands before it in its line."""
+
+    def __init__(self) -> None:
+        self.log = NcclLog()
+        self._hosts: set[bytes] = set()
+        self._in_tree = False
+        self._full: set[str] = set()
+
+    def _add(self, items: list[str], value: bytes | str, name: str) -> None:
+        text = value if isinstance(value, str) else self._text(value)
+        if text in items:
+            return
+        if len(items) >= MAX_ITEMS:
+            if name not in self._full:
+                self._full.add(name)
+                self.log.notes.append(f"only the first {MAX_ITEMS} {name} are kept")
+            return
+        items.append(text)
+
+    def _text(self, raw: bytes) -> str:
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            self.log.undecodable += 1
+            return raw.decode("utf-8", "replace")
+
+    def _rank(self, number: int) -> LogRank | None:
+        found = self.log.ranks.get(number)
+        if found is None:
+            if len(self.log.ranks) >= MAX_RANKS:
+                return None
+            found = self.log.ranks[number] = LogRank(rank=number)
+        return found
+
+    def channel(self, text: bytes, before: bytes) -> None:
+        """Take a transport line, or a ring."""
+        m = _VIA.match(text)
+        if m is None:
+            self._ring(text)
+            return
+        way = m[7]
+        at = way.find(b"via ")
+        if at < 0 or at + 4 >= len(way):
+            self.log.cut_lines += 1
+            return
+        key = (int(m[3]), int(m[5]))
+        pair = self.log.pairs.get(key)
+        if pair is None:
+            if len(self.log.pairs) >= MAX_PAIRS:
+                if "pairs" not in self._full:
+                    self._full.add("pairs")
+                    self.log.notes.append(f"only the first {MAX_PAIRS} pairs of ranks are kept")
+                return
+            pair = self.log.pairs[key] = LogPair(from_rank=key[0], to_rank=key[1])
+        # Sender and receiver log the same channel for NET; what differs (GDRDMA) is kept apart.
+        side = "send " if way.startswith(b"[send]") else "receive " if way.startswith(b"[receive]") else ""
+        name = side + self._text(way[at + 4 :].strip())
+        if name in pair.transports or len(pair.transports) < 64:
+            pair.transports[name] = pair.transports.get(name, 0) + 1
+
+    def _ring(self, text: bytes) -> None:
+        m = _RING.match(text)
+        if m is None:
+            old = _OLD_RING.match(text)
+            if old is not None:
+                self.log.rings.setdefault(int(old[1]), self._text(old[2].strip()))
+            elif b" -> " not in text:
+                self.log.cut_lines += 1
+            return
+        if len(self.log.rings) < MAX_ITEMS:
+            self.log.rings.setdefault(int(m[1]), " ".join(self._text(m[3]).split()) + self._text(m[4]).rstrip())
+
+    def trees(self, text: bytes, before: bytes) -> None:
+        """Take the trees of a rank."""
+        m = re.match(rb"Trees? .*?->(\d+)->", text)
+        if m and len(self.log.trees) < MAX_RANKS:
+            self.log.trees.setdefault(int(m[1]), self._text(text[6:]))
+
+    def comm(self, text: bytes, before: bytes) -> None:
+        """Take the layout of the job as a rank sees it."""
+        m = _COMM.match(text)
+        if m is None:
+            if b" nranks " in text:
+                self.init(text, before)
+            return
+        log = self.log
+        log.nranks = max(log.nranks or 0, int(m[2]))
+        log.nnodes = max(log.nnodes or 0, int(m[3]))
+        log.local_ranks = max(log.local_ranks or 0, int(m[4]))
+        if m[6] is not None:
+            log.mnnvl = bool(log.mnnvl) or m[6] != b"0"
+        self._place(int(m[1]), before)
+
+    def _place(self, number: int, before: bytes) -> LogRank | None:
+        rank = self._rank(number)
+        head = HEAD.search(before)
+        if rank is not None and head is not None:
+            rank.host, rank.pid = self._text(head[1]), int(head[2][:12])
+            if head[1] not in self._hosts and len(self._hosts) < MAX_ITEMS:
+                self._hosts.add(head[1])
+                self.log.hosts.append(rank.host)
+        return rank
+
+    def init(self, text: bytes, before: bytes) -> None:
+        """Take a line about a rank's init."""
+        m = _INIT.search(text)
+        if m is None:
+            return
+        self.log.nranks = max(self.log.nranks or 0, int(m[2]))
+        rank = self._place(int(m[1]), before)
+        if rank is not None:
+            rank.cuda_dev = int(m[3])
+            rank.nvml_dev = int(m[4]) if m[4] is not None else rank.nvml_dev
+            rank.bus_id = self._text(m[5])
+        if b"Init COMPLETE" in m[6]:
+            self.log.complete += 1
+
+    def version(self, text: bytes, before: bytes) -> None:
+        """Take the version line."""
+        m = _VERSION.match(text)
+        if m is not None:
+            self._add(self.log.versions, m[1], "versions")
+
+    def net(self, text: bytes, before: bytes) -> None:
+        """Take the devices a network uses."""
+        if b"Direct RDMA" in text:
+            self.paths_or_gdr(text)
+        elif b"Using" in text:
+            if text.startswith(b"NET/IB"):
+                for name, port, layer in _HCA.findall(text):
+                    self._add(self.log.hcas, name + b":" + port + b"/" + layer, "HCAs")
+            else:
+                for name, address in _SOCKET.findall(text):
+                    self._add(self.log.sockets, name + b":" + address, "interfaces")
+
+    def paths_or_gdr(self, text: bytes) -> None:
+        """Take a GPUDirect verdict, or one line of the table of paths."""
+        if m := _GDR_HCA.search(text):
+            if len(self.log.gdr_of_hca) < MAX_ITEMS:
+                self.log.gdr_of_hca[self._text(m[2])] = m[1] == b"Enabled"
+        elif m := _GDR_PAIR.search(text):
+            if len(self.log.gdr_of_pair) < MAX_ITEMS:
+                self.log.gdr_of_pair[self._text(m[2])] = m[1] == b"Enabled"
+        elif b" :" in text and len(self.log.path_types) < MAX_PAIRS:
+            start, _, rest = text.partition(b" :")
+            for end, kind in _PATH.findall(rest):
+                self.log.path_types.setdefault((self._text(start), self._text(end)), self._text(kind))
+
+    def plugin(self, text: bytes, before: bytes) -> None:
+        """Take a line about a network plugin."""
+        self._add(self.log.plugins, text, "plugin lines")
+
+    def bootstrap(self, text: bytes, before: bytes) -> None:
+        """Take the interface of the start-up traffic."""
+        _, using, name = text.partition(b"Using ")
+        if using:
+            self._add(self.log.bootstrap, name.strip(), "bootstrap interfaces")
+
+    def using(self, text: bytes, before: bytes) -> None:
+        """Take the network that was chosen."""
+        if text.startswith(b"Using network "):
+            self._add(self.log.networks, text[14:].strip(), "networks")
+
+    def driver(self, text: bytes, before: bytes) -> None:
+        """Take the driver's version."""
+        self._add(self.log.drivers, text[18:].strip(), "drivers")
+
+    def setting(self, text: bytes) -> None:
+        """Take a setting in force."""
+        m = _SETTING.match(text)
+        if m is None:
+            self.log.cut_lines += b" set by" in text
+            return
+        name = self._text(m[1])
+        if name in self.log.settings or len(self.log.settings) < MAX_ITEMS:
+            self._add(self.log.settings.setdefault(name, []), m[2].strip(), f"values of {name}")
+
+    def nvls(self, text: bytes, before: bytes) -> None:
+        """Take what was found about multicast."""
+        if text.startswith(b"NVLS multicast support is "):
+            self.log.nvls = b"not available" not in text
+
+    def connected(self, text: bytes, before: bytes) -> None:
+        """Take the summary of the rings."""
+        m = _CONNECTED.match(text)
+        if m is not None and m[1] is not None:
+            self.log.pxn_summary = bool(self.log.pxn_summary) or m[1] == b"1"
+            self.log.gdr_summary = bool(self.log.gdr_summary) or m[2] == b"1"
+
+    def count(self, text: bytes) -> None:
+        """Take the numbers of channels."""
+        m = _CHANNELS.search(text)
+        if m is not None:
+            for name, value in zip(("coll", "collnet", "nvls", "p2p"), m.groups(), strict=True):
+                if value is not None:
+                    self.log.channels[name] = int(value)
+
+    def pattern(self, text: bytes, before: bytes) -> None:
+        """Take a result of the search."""
+        m = _PATTERN.match(text)
+        if m is not None and int(m[3]):
+            name = _PATTERNS.get(m[1], "pattern " + self._text(m[1]))
+            rates = f"{float(m[4]):.1f}/{float(m[5]):.1f} GB/s"
+            words = f"{name}: {int(m[3])} channels of {rates}, {self._text(m[6])}/{self._text(m[7])}"
+            self._add(self.log.patterns, words, "search results")
+
+    def tree_start(self, text: bytes, before: bytes) -> None:
+        """Take the head of the topology tree; only the first tree is kept."""
+        self._in_tree = b"System" in text and not self.log.tree
+        if self._in_tree:
+            self.log.tree.append(self._text(text))
+
+    def tree_line(self, text: bytes) -> None:
+        """Take a line of that tree."""
+        if text.startswith(b"====") or len(self.log.tree) >= MAX_ITEMS:
+            self._in_tree = False
+        elif b" - " in text or text.startswith(b"CPU/"):
+            self.log.tree.append(self._text(text))
+
+    def file(self, text: bytes, before: bytes) -> None:
+        """Take a line about a topology file."""
+        if b"opology file" in text:
+            self._add(self.log.topology_file, text.strip(), "topology files")
+
+    def warning(self, host: bytes, raw: bytes) -> None:
+        """Take a warning."""
+        text = self._text(raw.strip())[:500]
+        found = self.log.warnings.get(text)
+        if found is not None:
+            found.count += 1
+        elif len(self.log.warnings) < MAX_ITEMS:
+            place = self._text(host)
+            self.log.warnings[text] = LogWarning(text=text, count=1, line=self.log.lines, host=place)
+        elif "warnings" not in self._full:
+            self._full.add("warnings")
+            self.log.notes.append(f"only the first {MAX_ITEMS} different warnings are kept")
