@@ -26,7 +26,12 @@ pytest.importorskip("torch", reason="needs torch (the [bw] extra)")
 def row(name: str = "all_reduce", ranks: int = 2, sizes: tuple[int, ...] = (1024,), **more: object) -> CollectiveRow:
     fields = {"samples_min": 2, "samples_max": 2, "budget_s": 0.05} | more
     return CollectiveRow(
-        id=f"{name}:gloo:{ranks}", collective=name, backend="gloo", ranks=ranks, sizes_bytes=sizes, **fields  # type: ignore[arg-type]
+        id=f"{name}:gloo:{ranks}",
+        collective=name,
+        backend="gloo",
+        ranks=ranks,
+        sizes_bytes=sizes,
+        **fields,  # type: ignore[arg-type]
     )
 
 
@@ -157,7 +162,7 @@ def test_a_really_full_dev_shm_ends_with_a_message() -> None:
         "from tests.tests_live.test_collectives import row\n"
         "print(*[(r.required, r.reason, r.next_step) for r in run_collectives((row(),))], sep='\\n')\n"
     )
-    shell = "mount -t tmpfs -o size=64k tmpfs /dev/shm && head -c 64k /dev/zero > /dev/shm/full; exec \"$@\""
+    shell = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && head -c 64k /dev/zero > /dev/shm/full; exec "$@"'
     argv = ["unshare", "--mount", "sh", "-c", shell, "sh", sys.executable, "-c", code]
     out = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     if "unshare" in out.stderr or "mount:" in out.stderr:

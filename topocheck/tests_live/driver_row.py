@@ -175,7 +175,11 @@ class DriverRow:
         try:
             for lane in self.lanes:
                 self._queue(lane, row.warm_ups)
+                call("cuEventRecord", lane.end, lane.stream)
             self.engine.current(first.transfer.issuer)
+            # The start is common: after every lane's warm-ups.
+            for lane in self.lanes[1:]:
+                call("cuStreamWaitEvent", first.stream, lane.end, 0)
             call("cuEventRecord", first.start, first.stream)
             for lane in self.lanes[1:]:
                 self.engine.current(lane.transfer.issuer)
