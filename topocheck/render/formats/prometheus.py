@@ -52,7 +52,9 @@ def render(outcome: Outcome, report: Report) -> str:
         len(outcome.required_unknown)
     )
     status = gauge("check_status", "State of a check: 0 ok, 1 warning, 2 failed, 3 unknown.", "check", "scope")
+    applicable = gauge("check_applicable", "0 where a check has nothing to judge on this node.", "check", "scope")
     for r in outcome.results:
+        applicable.labels(r.id, r.scope).set(r.state is not State.NOT_APPLICABLE)
         if r.state in STATUS:
             status.labels(r.id, r.scope).set(STATUS[r.state])
     finding = gauge("finding_info", "A finding and what it is about; always 1.", "check", "subject", "state")

@@ -1,0 +1,62 @@
+"""OpenPBS hook: may a job start on this node?
+
+Events: execjob_begin (judges the node; a failed check takes the vnode offline and sends the job back to the queue)
+and exechost_periodic (judges the node; gives back a vnode that this hook took offline, once nothing fails).
+A rejection alone does not take a node offline, so the hook sets state and comment itself, and never touches a
+comment that somebody else wrote.
+"""
+
+import subprocess
+
+import pbs
+
+TOPOCHECK = "/usr/local/bin/topocheck"
+BUDGET_S = 10  # below the hook's alarm, 30 s unless set otherwise
+MARK = "topocheck: "
+
+
+def judge():
+    """Return (may a job start here, reason). What could not be told passes and is logged."""
+    command = [TOPOCHECK, "check", "--format", "slurm-prolog", "--budget", str(BUDGET_S)]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+            timeout=BUDGET_S + 5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as e:
+        pbs.logmsg(pbs.LOG_WARNING, "topocheck could not judge this node: %s" % e)
+        return True, ""
+    reason = done.stdout.strip()
+    if done.returncode == 1 and reason.startswith(MARK):
+        return False, reason
+    if done.returncode != 0 or reason or done.stderr.strip():
+        said = " ".join([reason, done.stderr.strip()]).strip()
+        pbs.logmsg(pbs.LOG_WARNING, "topocheck, exit code %d: %s" % (done.returncode, said))
+    return True, ""
+
+
+def main():
+    """Act on the event."""
+    event = pbs.event()
+    vnode = event.vnode_list[pbs.get_local_nodename()]
+    comment = str(vnode.comment or "")
+    healthy, reason = judge()
+    if not healthy:
+        if not comment or comment.startswith(MARK):
+            vnode.state = pbs.ND_OFFLINE
+            vnode.comment = reason
+        if event.type == pbs.EXECJOB_BEGIN:
+            event.job.rerun()
+            event.reject(reason)
+    elif event.type == pbs.EXECHOST_PERIODIC and comment.startswith(MARK):
+        vnode.state = pbs.ND_FREE
+        vnode.comment = None
+    event.accept()
+
+
+main()
