@@ -26,8 +26,14 @@ class Stream(msgspec.Struct, kw_only=True):
 
 
 class Event(msgspec.Struct, kw_only=True):
+    """Each record is a time of its own: a wait is for the record that was the latest when the wait was queued."""
+
     context: str
-    time: float | None = None
+    times: list[float | None] = msgspec.field(default_factory=list)
+
+    @property
+    def time(self) -> float | None:
+        return self.times[-1] if self.times else None
 
 
 class SimulatedDriver:
@@ -154,19 +160,23 @@ class SimulatedDriver:
         self._mine(stream, "cuEventRecord")
         if event.context != stream.context:
             self._fail("cuEventRecord", "CUDA_ERROR_INVALID_HANDLE")
-        event.time = None
+        number = len(event.times)
+        event.times.append(None)
 
         def run() -> bool:
-            event.time = stream.clock
+            event.times[number] = stream.clock
             return True
 
         stream.queue.append(run)
 
     def _cuStreamWaitEvent(self, stream: Stream, event: Event, flags: int) -> None:
+        number = len(event.times) - 1
+
         def run() -> bool:
-            if event.time is None:
+            time = event.times[number] if number >= 0 else 0.0
+            if time is None:
                 return False
-            stream.clock = max(stream.clock, event.time)
+            stream.clock = max(stream.clock, time)
             return True
 
         stream.queue.append(run)

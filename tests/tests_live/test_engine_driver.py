@@ -52,7 +52,7 @@ def test_one_way(ends: tuple[str, str, str], bytes_per_s: float) -> None:
     m = run_row(e, row("p2p", ends), lambda call: None)
     assert m.verified is True
     assert m.bandwidth_gb_s == pytest.approx(rate(bytes_per_s))
-    assert {s for s in driver.seen} == {ends}
+    assert set(driver.seen) == {ends}
     assert len(driver.seen) == 3 * (4 + 16)
     if ends[0] != ends[1] and HOST not in ends:
         assert m.issuer == ("source" if ends[2] == ends[0] else "destination")
@@ -149,7 +149,7 @@ def test_rows_share_buffers_and_sizes_may_grow_and_shrink() -> None:
 def test_what_cannot_be_is_said() -> None:
     e, driver = engine()
     driver.free_bytes = 5 * MIB
-    with pytest.raises(UnsupportedRowError, match="not enough free memory on 0000:06:00.0"):
+    with pytest.raises(UnsupportedRowError, match="not enough free memory"):
         run_row(e, row("h2d", (HOST, A, A)), lambda call: None)
     with pytest.raises(UnsupportedRowError, match="no CUDA context"):
         run_row(e, row("h2d", (HOST, "0000:99:00.0", A)), lambda call: None)

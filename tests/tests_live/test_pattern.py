@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 
 import pytest
@@ -99,7 +100,5 @@ def test_size_text_reads_back() -> None:
 
 @given(st.text(max_size=30))
 def test_parse_size_raises_nothing_else(text: str) -> None:
-    try:
+    with contextlib.suppress(ValueError):
         assert 1 <= parse_size(text) <= 1 << 50
-    except ValueError as e:
-        assert "not a size" in str(e)

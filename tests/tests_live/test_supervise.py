@@ -126,7 +126,11 @@ def _runs(pid: int) -> bool:
 
 
 def test_events_that_come_in_pieces_are_joined() -> None:
-    code = "import os,sys,time; w=lambda b: (os.write(int(sys.argv[1]), b), time.sleep(.05)); w(b'{\"a\"'); w(b':1}\\n{\"a\":2}\\n')"
+    code = (
+        "import os,sys,time\n"
+        "w = lambda b: (os.write(int(sys.argv[1]), b), time.sleep(.05))\n"
+        "w(b'{\"a\"'); w(b':1}\\n{\"a\":2}\\n')\n"
+    )
     p = Process([sys.executable, "-c", code, "{fd}"])
     try:
         assert [p.event(time.monotonic() + 10) for _ in range(3)] == [{"a": 1}, {"a": 2}, None]
