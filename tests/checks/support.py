@@ -6,6 +6,8 @@ import functools
 import importlib
 from typing import Any
 
+import msgspec
+
 from tests.machines.builder import Machine, cached, machine
 from topocheck.checks import registry
 from topocheck.gpudirect import judge
@@ -34,8 +36,45 @@ AREAS = (
 )
 """The files whose checks these tests are about."""
 
-FAULTY = frozenset({"gpu_lost", "driver_not_loaded"})
-"""Described machines that have a fault on purpose."""
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One check on one machine: what it must say.
+
+    `state` None: no finding at all (`ok`, or not applicable where `applies` is False). `says` are words that the
+    title or the fix must hold.
+    """
+
+    id: str
+    machine: str
+    change: dict[str, Any] = msgspec.field(default_factory=dict)
+    state: State | None = None
+    subject: str = ""
+    says: tuple[str, ...] = ()
+    applies: bool = True
+
+    def __str__(self) -> str:
+        what = ",".join(self.change) or "as it stands"
+        return f"{self.id}-{self.machine}-{what}-{self.state}"
+
+    def context(self) -> registry.Context:
+        """Return what the check looks at."""
+        return variant(self.machine, **self.change) if self.change else healthy(self.machine)
+
+
+def assert_row(row: Row) -> None:
+    """Run a row's check and compare."""
+    result, found = run(row.id, row.context())
+    if row.state is None:
+        assert [f.title for f in found] == []
+        assert result.state == (State.OK if row.applies else State.NOT_APPLICABLE)
+        return
+    hit = [f for f in found if f.state is row.state and (not row.subject or f.subject == row.subject)]
+    assert hit, [(f.state, f.subject, f.title) for f in found]
+    first = hit[0]
+    text = f"{first.title} {first.consequence} {first.fix or ''}"
+    assert all(word in text for word in row.says), text
+    assert first.rule
+    assert result.state in (row.state, State.FAIL)
 
 
 def context(node: Node, policy: Policy | None = None) -> registry.Context:
