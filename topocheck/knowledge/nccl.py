@@ -141,6 +141,11 @@ def default_in(name: str, version: Version | None = None) -> str | None:
     return past[-1] if past else history[0]["default"]
 
 
+def default_history(name: str) -> tuple[tuple[str, str], ...]:
+    """Return (version, default from it on) where the default of a setting changed; empty where it never did."""
+    return tuple((r["from_version"], r["default"]) for r in rows("nccl_default_history") if r["name"] == name)
+
+
 def at_version(table: str, version: Version) -> tuple[dict[str, str], ...]:
     """Return the rows of a table whose `from_version` is the newest that is not above `version`."""
     fits = [r for r in rows(table) if version_key(r["from_version"]) <= version]

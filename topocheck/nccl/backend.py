@@ -1,0 +1,124 @@
+"""Which communication library fits a machine: NCCL, Gloo, MPI with UCC, RCCL or oneCCL, and why."""
+
+from __future__ import annotations
+
+from topocheck.model.base import Missing
+from topocheck.model.node import Node
+from topocheck.nccl.topo import usable_gpus, why_unusable
+from topocheck.nccl.types import Backend
+from topocheck.topology.types import Topology
+
+
+def _active_rdma(node: Node) -> tuple[list[str], list[str]]:
+    """Return names of the RDMA devices with an ACTIVE port: InfiniBand, then RoCE."""
+    infiniband, roce = [], []
+    for d in () if isinstance(node.net.rdma, Missing) else node.net.rdma:
+        layers = {p.link_layer for p in d.ports if p.state == "ACTIVE"}
+        if "InfiniBand" in layers:
+            infiniband.append(d.name)
+        elif layers:
+            roce.append(d.name)
+    return infiniband, roce
+
+
+def _network_words(node: Node) -> str:
+    infiniband, roce = _active_rdma(node)
+    if infiniband:
+        return f"InfiniBand ({len(infiniband)} active HCAs)"
+    if roce:
+        return f"RoCE ({len(roce)} active devices)"
+    return "TCP"
+
+
+def _ipoib(node: Node) -> list[str]:
+    interfaces = () if isinstance(node.net.interfaces, Missing) else node.net.interfaces
+    return [i.name for i in interfaces if i.name.startswith("ib") and i.operstate == "up"]
+
+
+def _nccl(node: Node, topology: Topology) -> Backend:
+    usable = usable_gpus(topology)
+    if not topology.gpus:
+        return Backend(name="NCCL", fits="no", why="no NVIDIA GPU here")
+    if not usable:
+        reason = why_unusable(topology.gpus[0]) or "no GPU can be used"
+        return Backend(name="NCCL", fits="no", why=reason)
+    network = _network_words(node)
+    inside = "a single GPU" if len(usable) == 1 else f"{len(usable)} GPUs"
+    if topology.nvlink_groups and len(usable) > 1:
+        inside += " joined by NVLink"
+    why = f"made for GPUs: {inside} here, {network} between nodes"
+    if network == "TCP":
+        why += " (between nodes it goes through host memory; inside the node nothing is lost)"
+    return Backend(name="NCCL", fits="best", why=why)
+
+
+def _gloo(node: Node, topology: Topology) -> Backend:
+    if topology.gpus or topology.accelerators:
+        return Backend(
+            name="Gloo",
+            fits="yes",
+            why="for tensors in host memory and for control messages; GPU tensors are staged through the host",
+        )
+    ipoib = _ipoib(node)
+    if ipoib:
+        why = f"no GPU here: Gloo over {ipoib[0]} (IPoIB; set GLOO_SOCKET_IFNAME={ipoib[0]}), which it reaches by TCP"
+        return Backend(name="Gloo", fits="yes" if _mpi_there(node) else "best", why=why)
+    return Backend(
+        name="Gloo",
+        fits="yes" if _mpi_there(node) and any(_active_rdma(node)) else "best",
+        why="no GPU here, and Gloo needs nothing but TCP",
+    )
+
+
+def _mpi_there(node: Node) -> bool:
+    return isinstance(node.software.mpi_implementation, str) or "mpi" in node.software.versions
+
+
+def _mpi(node: Node, topology: Topology) -> Backend:
+    software = node.software
+    if not _mpi_there(node):
+        return Backend(name="MPI", fits="no", why="no MPI was found here")
+    name = software.mpi_implementation if isinstance(software.mpi_implementation, str) else "MPI"
+    if topology.gpus:
+        aware = software.mpi_cuda_aware
+        if isinstance(aware, Missing):
+            return Backend(name="MPI", fits="unknown", why=f"{name} is here; whether it is CUDA-aware is not known")
+        if aware:
+            why = f"{name} is CUDA-aware, so GPU buffers need no staging; NCCL is faster for collectives"
+            return Backend(name="MPI", fits="yes", why=why)
+        return Backend(name="MPI", fits="yes", why=f"{name} is not CUDA-aware: only for tensors in host memory")
+    infiniband, roce = _active_rdma(node)
+    if infiniband or roce:
+        why = f"no GPU here, and {name} uses {_network_words(node)} without TCP"
+        return Backend(name="MPI", fits="best", why=why)
+    return Backend(name="MPI", fits="yes", why=f"{name} is here; without RDMA it is no faster than Gloo")
+
+
+def _ucc(node: Node, topology: Topology) -> Backend | None:
+    versions = node.software.versions
+    if "ucc" not in versions and "ucx" not in versions:
+        return None
+    if "ucc" in versions:
+        return Backend(name="UCC", fits="yes", why=f"UCC {versions['ucc']} offers collectives over UCX, NCCL and SHARP")
+    return Backend(name="UCC", fits="no", why=f"UCX {versions['ucx']} is here, UCC was not found")
+
+
+def _other_makers(topology: Topology) -> list[Backend]:
+    vendors = {a.vendor for a in topology.accelerators}
+    out = []
+    if "AMD" in vendors:
+        why = f"made for AMD's accelerators ({sum(a.vendor == 'AMD' for a in topology.accelerators)} here)"
+        out.append(Backend(name="RCCL", fits="best", why=why))
+    if "Intel" in vendors:
+        why = f"made for Intel's accelerators ({sum(a.vendor == 'Intel' for a in topology.accelerators)} here)"
+        out.append(Backend(name="oneCCL", fits="best", why=why))
+    return out
+
+
+def backends(node: Node, topology: Topology) -> tuple[Backend, ...]:
+    """Return which communication libraries fit this machine, the best first. Pure."""
+    found = [_nccl(node, topology), *_other_makers(topology), _mpi(node, topology), _gloo(node, topology)]
+    if (ucc := _ucc(node, topology)) is not None:
+        found.append(ucc)
+    order = ("best", "yes", "unknown", "no")
+    return tuple(sorted(found, key=lambda b: order.index(b.fits)))

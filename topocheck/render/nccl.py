@@ -1,0 +1,238 @@
+"""What NCCL reads, sees and will do, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from topocheck.model.base import Missing
+from topocheck.render.page import Page, Style, clean
+
+if TYPE_CHECKING:
+    from topocheck.knowledge.nccl import NcclSetting
+    from topocheck.knowledge.nccl_values import SettingProblem
+    from topocheck.model.base import ReasonStep
+    from topocheck.model.system import Setting
+    from topocheck.nccl.log_compare import LogComparison
+    from topocheck.nccl.log_types import NcclLog
+    from topocheck.nccl.topo_compare import TopoDifference
+    from topocheck.nccl.types import Prediction, RankPair
+    from topocheck.nccl.xml import Element, Remark
+
+_MARKS = {"yes": "+", "no": "-", "unknown": "?", "info": " ", "degraded": "~"}
+
+
+def _done(page: Page) -> str:
+    return clean(page.render()) if not page.style.colour else page.render()
+
+
+def settings_text(
+    found: Sequence[tuple[Setting, NcclSetting | None, str | None, Sequence[SettingProblem]]],
+    version: str,
+    table_version: str,
+    style: Style,
+) -> str:
+    """Return the settings in force or shadowed: (setting, what is known of it, its default, its problems) each."""
+    page = Page(style)
+    if not found:
+        page.line(f"No NCCL setting is in force here: NCCL {version} uses its defaults.")
+        return _done(page)
+    page.line(f"NCCL settings here, read as NCCL {version} reads them (table of {table_version}):")
+    for s, known, default, problems in found:
+        page.blank()
+        state = "" if s.in_force else "  (not in force)"
+        page.line((f"{s.name}={s.value}", "bold"), state)
+        page.pair("from", s.source)
+        if known is not None:
+            page.pair("does", known.effect)
+            page.pair("default", f"{default or known.default}{'' if known.documented else '  (undocumented)'}")
+            if known.debug_section:
+                page.pair("note", "the user guide lists it for debugging, not for production")
+        for p in problems:
+            page.pair("problem", p.text)
+            if p.fix:
+                page.pair("fix", p.fix)
+    return _done(page)
+
+
+def setting_text(s: NcclSetting, default: str, history: Sequence[tuple[str, str]], style: Style) -> str:
+    """Return all that is known of one setting; `history` holds (version, default) where the default changed."""
+    page = Page(style)
+    page.line((s.name, "bold"), f"  ({s.category})")
+    page.pair("does", s.effect)
+    page.pair("takes", s.accepted)
+    page.pair("default", default)
+    if history:
+        page.pair("its history", "; ".join(f"{v}: {d}" for v, d in history))
+    page.pair("since", s.since)
+    if s.status != "current":
+        page.pair("state", f"{s.status} {s.status_version}".strip())
+    if s.replaced_by:
+        page.pair("use instead", s.replaced_by)
+    page.pair("documented", "yes" if s.documented else "no")
+    if s.debug_section:
+        page.pair("note", "the user guide lists it for debugging, not for production")
+    if s.risk:
+        page.pair("take care", s.risk)
+    page.pair("source", s.source)
+    return _done(page)
+
+
+def table_text(settings: Sequence[NcclSetting], table_version: str, style: Style) -> str:
+    """Return the table of all settings, one line each."""
+    page = Page(style)
+    page.line(f"{len(settings)} settings, as of NCCL {table_version}; topocheck nccl env NAME explains one.")
+    rows = [(s.name, s.default, s.status if s.status != "current" else "", s.effect) for s in settings]
+    page.table(("name", "default", "state", "does"), rows)
+    return _done(page)
+
+
+def why_lines(page: Page, steps: Sequence[ReasonStep], indent: int = 4) -> None:
+    """Add a chain of reasons, one line a rule, with its evidence and its fix."""
+    for step in steps:
+        evidence = "; ".join(f"{e.source}: {e.raw}" for e in step.evidence)
+        text = f"{_MARKS.get(step.effect, ' ')} {step.text}" + (f"  [{evidence}]" if evidence else "")
+        page.text(text, indent=indent, hang=2)
+        if step.fix:
+            page.text(f"fix: {step.fix}", indent=indent + 2, hang=5)
+
+
+def _transport(p: RankPair) -> str:
+    text = f"unknown ({p.transport.detail})" if isinstance(p.transport, Missing) else p.transport
+    if p.through is not None:
+        text += f" through rank {p.through}"
+    if p.nic_send or p.nic_receive:
+        text += f"  {p.nic_send or '?'} -> {p.nic_receive or '?'}"
+    if p.proxy_rank is not None:
+        text += f"  (PXN: rank {p.proxy_rank} sends)"
+    return text
+
+
+def prediction_text(p: Prediction, labels: dict[int, str], style: Style, *, why: bool = False) -> str:
+    """Return a prediction: the ranks, each pair's transport, the NICs, NVLS and the bounds."""
+    page = Page(style)
+    page.line((f"NCCL {p.version}, {len(p.ranks)} ranks", "bold"))
+    if p.fatal:
+        page.text(f"Init ends: {p.fatal}", style="red")
+    if p.ranks:
+        page.heading("Ranks")
+        page.table(
+            ("rank", "host", "GPU", ""),
+            [(str(r.rank), r.host, r.gpu, labels.get(r.rank, "")) for r in p.ranks],
+        )
+    page.heading("Between ranks")
+    for x in p.pairs:
+        route = x.path if x.path == x.routed else f"{x.path}, routed {x.routed}"
+        rate = f"{x.gb_s:.1f} GB/s" if x.gb_s else ""
+        page.text(f"{x.from_rank} -> {x.to_rank}  {route}  {rate}  {_transport(x)}".replace("    ", "  "))
+        if why:
+            why_lines(page, x.why)
+    if p.nics:
+        page.heading("GPUs and NICs")
+        rows = [
+            (
+                f"rank {n.rank}",
+                n.nic + (" (own)" if n.local else ""),
+                n.path + (f" by rank {n.proxy_rank}" if n.proxy_rank is not None else ""),
+                f"{n.gb_s:.1f}",
+                _yes(n.gdr_send),
+                _yes(n.gdr_receive),
+            )
+            for n in p.nics
+        ]
+        page.table(("", "NIC", "path", "GB/s", "GDR send", "GDR receive"), rows, right=frozenset({3}))
+    page.heading("NVLink SHARP (NVLS)")
+    used = "unknown" if isinstance(p.nvls, Missing) else "used" if p.nvls else "not used"
+    page.text(f"{used}: {p.nvls_why}")
+    if p.bounds:
+        page.heading("Upper bound of an AllReduce's bus bandwidth (NCCL's constants)")
+        for b in p.bounds:
+            page.text(f"{b.algorithm}: {b.busbw_gb_s:.1f} GB/s, set by {b.limited_by}  ({b.formula})")
+    for note in p.notes:
+        page.text(f"note: {note}")
+    return _done(page)
+
+
+def _yes(value: bool | Missing) -> str:
+    return "?" if isinstance(value, Missing) else "yes" if value else "no"
+
+
+def topology_text(
+    root: Element, remarks: Sequence[Remark], differences: Sequence[TopoDifference] | None, name: str, style: Style
+) -> str:
+    """Return what a topology file holds, where NCCL would stop, and how it differs from the machine."""
+    page = Page(style)
+    counts: dict[str, int] = {}
+    for e in root.walk():
+        counts[e.name] = counts.get(e.name, 0) + 1
+    page.line((name, "bold"), ": " + ", ".join(f"{n} {k}" for k, n in counts.items() if k != "system"))
+    for r in remarks:
+        page.text(f"line {r.line}, column {r.column}: {r.text}" + ("" if r.fatal else " (harmless)"))
+    if differences is None:
+        return _done(page)
+    if not differences:
+        page.text("It agrees with this machine.")
+    for d in differences:
+        values = f"file {d.file or '-'}, machine {d.machine or '-'}"
+        page.text(f"{d.kind}: {d.subject}: {values}: {d.text}", hang=2)
+    return _done(page)
+
+
+def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> str:
+    """Return what a log says, its failures with their causes, and where it parts from the prediction."""
+    page = Page(style)
+    versions = ", ".join(log.versions) or "version not stated"
+    page.line((f"NCCL {versions}: {log.nccl_lines} of {log.lines} lines are NCCL's", "bold"))
+    layout = [f"{log.nranks} ranks" if log.nranks else "", f"{log.nnodes} nodes" if log.nnodes else ""]
+    page.pair("job", ", ".join(x for x in layout if x) or "not stated")
+    for name, items in (
+        ("network", log.networks),
+        ("bootstrap", log.bootstrap),
+        ("HCAs", log.hcas),
+        ("interfaces", log.sockets),
+        ("topology file", log.topology_file),
+        ("search", log.patterns),
+    ):
+        if items:
+            page.pair(name, "; ".join(items[:16]) + (f" and {len(items) - 16} more" if len(items) > 16 else ""))
+    if log.settings:
+        page.pair("settings", "; ".join(f"{k}={'|'.join(v[:4])}" for k, v in sorted(log.settings.items())))
+    if log.gdr_of_hca:
+        page.pair("GPUDirect RDMA", "; ".join(f"{k}: {'on' if v else 'off'}" for k, v in log.gdr_of_hca.items()))
+    if log.nvls is not None:
+        page.pair("NVLS", "available" if log.nvls else "not available")
+    if log.channels:
+        page.pair("channels", ", ".join(f"{v} {k}" for k, v in log.channels.items()))
+    if log.rings:
+        first = min(log.rings)
+        page.pair("rings", f"{len(log.rings)}; ring {first}: {log.rings[first]}")
+    if log.pairs:
+        page.heading("Transports")
+        kinds: dict[str, list[str]] = {}
+        for (a, b), pair in sorted(log.pairs.items()):
+            kinds.setdefault(", ".join(sorted(pair.transports)), []).append(f"{a}->{b}")
+        for kind, pairs in kinds.items():
+            more = f" and {len(pairs) - 12} more" if len(pairs) > 12 else ""
+            page.text(f"{kind}: {' '.join(pairs[:12])}{more}", hang=4)
+    if log.failures:
+        page.heading("Failures")
+    for f in log.failures:
+        page.text(f"{f.code} ({f.count}x, first in line {f.line}): {f.text}", style="red", hang=2)
+        for c in f.causes:
+            where = f" (line {c.line}: {c.text})" if c.line else ""
+            page.text(f"likely: {c.cause}{where}", indent=4, hang=2)
+            page.text(f"next: {c.next}", indent=4, hang=2)
+    if log.warnings:
+        page.heading("Warnings")
+        for w in list(log.warnings.values())[:20]:
+            page.text(f"{w.count}x line {w.line}: {w.text}", hang=2)
+    if comparison is not None:
+        page.heading("Beside the prediction")
+        page.text(f"{comparison.agree} of {comparison.compared} pairs agree")
+        for d in comparison.differences:
+            page.text(f"{d.subject}: the log has {d.logged}, predicted {d.predicted}", hang=2)
+            for e in d.explanations:
+                page.text(f"perhaps: {e}", indent=4, hang=2)
+    for note in log.notes:
+        page.text(f"note: {note}")
+    return _done(page)
