@@ -8,12 +8,18 @@ from topocheck.checks.registry import CHECKS, Check
 
 AREAS = (
     "consistency",
+    "container",
     "devices",
     "driver",
+    "limits",
     "nccl",
     "nccl_forced",
+    "nccl_hca",
     "nccl_levels",
+    "nccl_network",
     "nccl_transports",
+    "numa",
+    "numa_layout",
     "nvlink",
     "nvlink_fabric",
     "nvlink_peers",
@@ -25,6 +31,8 @@ AREAS = (
     "pcie_paths",
     "pcie_setup",
     "rdma",
+    "rdma_devices",
+    "rdma_gids",
     "rdma_roads",
 )
 """Each is a file of this folder; importing it registers its checks."""

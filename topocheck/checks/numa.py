@@ -1,0 +1,277 @@
+"""NUMA: whether this process may run near its GPUs, and what the machine tells of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from topocheck.checks.registry import Context, Scope, check, not_applicable
+from topocheck.checks.subjects import is_guest, listed, living, named
+from topocheck.model.address import format_cpulist, parse_cpulist
+from topocheck.model.base import Evidence, Finding, Missing, State, known
+from topocheck.topology.inventory import by_address, numa_of
+from topocheck.topology.tree import chains
+from topocheck.topology.types import Gpu, Nic
+
+
+def cpus(text: object) -> frozenset[int] | None:
+    """Return a kernel list as numbers; None where it is missing or of another form."""
+    if not isinstance(text, str):
+        return None
+    try:
+        return parse_cpulist(text)
+    except ValueError:
+        return None
+
+
+def visible(c: Context) -> list[Gpu]:
+    """Return the GPUs that this process sees: those CUDA shows, else all that live."""
+    gpus = living(c)
+    devices = c.node.cuda.devices
+    shown = {d.address for d in devices} if known(devices) else set()
+    return [g for g in gpus if g.address in shown] or gpus
+
+
+def _own(c: Context) -> list[Gpu]:
+    """Return the GPUs this process works with: the one of its local rank where it is a rank, else all visible."""
+    gpus = visible(c)
+    ranks = {s.name: s.value for s in c.node.settings.neighbours}
+    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID"):
+        text = ranks.get(name, "")
+        if text.isdigit() and int(text) < len(gpus) and len(gpus) > 1:
+            return [gpus[int(text)]]
+    return gpus
+
+
+def _nodes_with_cpus(c: Context) -> list[int]:
+    nodes = c.node.numa.nodes
+    return [n.node for n in nodes if cpus(n.cpulist)] if known(nodes) else []
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """What of a GPU's near CPUs this process may use."""
+
+    gpu: Gpu
+    near: frozenset[int]
+    usable: frozenset[int]
+
+
+def _reach(c: Context) -> list[Reach]:
+    allowed = cpus(c.node.numa.allowed_cpus)
+    if allowed is None:
+        raise not_applicable("the CPUs of this process cannot be told")
+    own = _own(c)
+    if not own:
+        raise not_applicable("no NVIDIA GPU")
+    if len(_nodes_with_cpus(c)) < 2:
+        raise not_applicable("one NUMA node: every CPU is as near as the other")
+    out = []
+    for g in own:
+        near = cpus(g.cpu_affinity)
+        if near:
+            out.append(Reach(g, near, near & allowed))
+    if not out:
+        raise not_applicable("no GPU tells which CPUs are near it")
+    return out
+
+
+@check(
+    "numa.process-far-from-gpus",
+    title="This process may not run on the CPUs near its GPUs",
+    severity=State.WARN,
+    reads=("/proc/self/status Cpus_allowed_list", "NVML DeviceGetCpuAffinity", "/sys/bus/pci/devices/*/local_cpulist"),
+    scope=Scope.PROCESS,
+)
+def process_far_from_gpus(c: Context) -> Iterator[Finding]:
+    """The scheduler, a cgroup or a launcher leaves this process no CPU, or one, near its GPUs.
+
+    Looks at:
+        The CPUs of this process against those near each GPU it sees; of a rank (LOCAL_RANK, SLURM_LOCALID), the
+        GPU of its number.
+
+    Why it matters:
+        Every copy and every launch crosses the link between sockets: lower and unsteady bandwidth.
+
+    Fix:
+        Bind ranks to the CPUs of their GPU (`srun --cpu-bind=...`, `mpirun --map-by`, `numactl --cpunodebind=N`).
+        `NCCL_IGNORE_CPU_AFFINITY=1` only hides it.
+
+    Does not apply:
+        With one NUMA node, or where the process may use every CPU. A process that sees GPUs of several sockets
+        and is near some of them gets a note: it may be one rank of several.
+    """
+    found = _reach(c)
+    far = [r for r in found if not r.usable]
+    thin = [r for r in found if len(r.usable) == 1 and len(r.near) > 2]
+    for some, word in ((far, "no CPU"), (thin, "one CPU")):
+        if not some:
+            continue
+        every = len(some) == len(found)
+        g = some[0]
+        node = g.gpu.cpu_node if known(g.gpu.cpu_node) else None
+        yield Finding(
+            id="numa.process-far-from-gpus",
+            state=State.WARN if every and some is far else State.NOTE,
+            subject=listed(named(r.gpu) for r in some) if not every else "process",
+            title=f"this process may use {word} near {listed(r.gpu.label for r in some)}: it has "
+            f"{c.node.numa.allowed_cpus}, and near {g.gpu.label} are {format_cpulist(g.near)}",
+            consequence="copies and launches cross the link between sockets: lower and unsteady bandwidth"
+            if some is far
+            else "all threads of the process share one CPU near the GPU",
+            evidence=(
+                Evidence("/proc/self/status Cpus_allowed_list", str(c.node.numa.allowed_cpus)),
+                Evidence(f"{g.gpu.address} near CPUs", format_cpulist(g.near)),
+            ),
+            rule="some CPUs near each GPU of the process",
+            fix="bind ranks to the CPUs of their GPU: srun --cpu-bind, mpirun --map-by"
+            + (f", numactl --cpunodebind={node}" if node is not None else ""),
+        )
+
+
+@check(
+    "numa.memory-nodes-excluded",
+    title="This process may not use the memory near its GPUs",
+    severity=State.WARN,
+    reads=("/proc/self/status Mems_allowed_list", "/sys/devices/system/node/has_memory"),
+    scope=Scope.PROCESS,
+)
+def memory_nodes_excluded(c: Context) -> Iterator[Finding]:
+    """The cgroup leaves out the memory of the NUMA node that a GPU of this process is on.
+
+    Looks at:
+        The memory nodes of this process against the node of the nearest CPUs of each GPU it sees. A GPU's own
+        memory, a node without CPUs on coherent machines, is another thing and not judged.
+
+    Why it matters:
+        Pinned buffers lie on the other socket, and every copy crosses over.
+
+    Fix:
+        Give the job the node: `--mem-bind` in Slurm, `cpuset.mems` in the cgroup, the topology manager in
+        Kubernetes.
+
+    Does not apply:
+        With one NUMA node. A note where some GPUs of several have their memory.
+    """
+    allowed, memory = cpus(c.node.numa.allowed_mems), cpus(c.node.numa.has_memory)
+    if allowed is None or memory is None or len(memory) < 2:
+        raise not_applicable("one memory node, or it cannot be told")
+    placed = [(g, g.cpu_node) for g in _own(c) if not isinstance(g.cpu_node, Missing)]
+    if not placed:
+        raise not_applicable("no GPU tells its NUMA node")
+    without = [(g, n) for g, n in placed if n in memory and n not in allowed]
+    if not without:
+        return
+    nodes = sorted({n for _, n in without})
+    yield Finding(
+        id="numa.memory-nodes-excluded",
+        state=State.WARN if len(without) == len(placed) else State.NOTE,
+        subject="process",
+        title=f"this process may use memory of nodes {c.node.numa.allowed_mems} only; "
+        f"{listed(g.label for g, _ in without)} {'is' if len(without) == 1 else 'are'} on {listed(map(str, nodes))}",
+        consequence="pinned buffers lie on the other socket, and every copy crosses over",
+        evidence=(Evidence("/proc/self/status Mems_allowed_list", str(c.node.numa.allowed_mems)),),
+        rule="the memory node of each GPU of the process",
+        fix="give the job that node: --mem-bind in Slurm, cpuset.mems in the cgroup",
+    )
+
+
+def _placed(c: Context) -> tuple[list[Gpu | Nic], list[Gpu | Nic]]:
+    """Return (devices whose NUMA node the kernel tells, devices whose it does not)."""
+    devices = by_address(c.node)
+    places = chains(devices.values())
+    told: list[Gpu | Nic] = []
+    untold: list[Gpu | Nic] = []
+    every: list[Gpu | Nic] = [*living(c), *c.topology.nics]
+    for d in every:
+        if d.address not in devices:
+            continue
+        node = numa_of(d.address, places.get(d.address, ()), devices)
+        (untold if isinstance(node, Missing) else told).append(d)
+    return told, untold
+
+
+@check(
+    "numa.node-missing",
+    title="No device tells its NUMA node, on a machine with several",
+    severity=State.WARN,
+    reads=("/sys/bus/pci/devices/*/numa_node", "/sys/devices/system/node/online"),
+)
+def node_missing(c: Context) -> Iterator[Finding]:
+    """The kernel knows no NUMA node of any GPU or NIC, and the machine has several nodes with CPUs.
+
+    Looks at:
+        numa_node of each GPU and NIC, or of the ports above it.
+
+    Why it matters:
+        NCCL puts all devices on a node "-1" with no CPUs: threads are not bound, and near and far NICs look alike.
+
+    Fix:
+        In a guest: vNUMA in the hypervisor, or a topology file (NCCL_TOPO_FILE). On bare metal: newer firmware.
+
+    Does not apply:
+        With one NUMA node there is nothing to be far from. In a guest it is a note: the host knows.
+    """
+    nodes = _nodes_with_cpus(c)
+    told, untold = _placed(c)
+    if len(nodes) < 2 or not untold or told:
+        if len(nodes) < 2:
+            raise not_applicable("one NUMA node: there is nothing to be far from")
+        return
+    yield _untold("numa.node-missing", c, untold, f"none of {len(untold)} GPUs and NICs tells its NUMA node")
+
+
+@check(
+    "numa.node-mixed",
+    title="Some devices tell their NUMA node and some do not",
+    severity=State.WARN,
+    reads=("/sys/bus/pci/devices/*/numa_node",),
+)
+def node_mixed(c: Context) -> Iterator[Finding]:
+    """Some GPUs and NICs have a NUMA node, and others have none.
+
+    Looks at:
+        numa_node of each GPU and NIC, or of the ports above it.
+
+    Why it matters:
+        NCCL puts those without on a CPU of their own: SYS between neighbours, and GPUDirect RDMA off between them.
+
+    Fix:
+        Newer firmware, which states the place of every host bridge; until then a topology file. Root can write
+        numa_node, until the next boot.
+
+    Does not apply:
+        With one NUMA node. A note in a guest, whose host knows, and where only devices of another kind on host
+        bridges of their own tell theirs.
+    """
+    told, untold = _placed(c)
+    if len(_nodes_with_cpus(c)) < 2:
+        raise not_applicable("one NUMA node")
+    if told and untold:
+        title = f"{listed(d.label for d in untold)} tell no NUMA node, {len(told)} other devices do"
+        alike = any(_akin(c, a, b) for a in untold for b in told)
+        yield _untold("numa.node-mixed", c, untold, title, worse=alike)
+
+
+def _akin(c: Context, a: Gpu | Nic, b: Gpu | Nic) -> bool:
+    """Tell whether two devices should be alike: of one kind, or on one host bridge."""
+    if isinstance(a, Gpu) is isinstance(b, Gpu):
+        return True
+    places = chains(by_address(c.node).values())
+    return places[a.address][:1] == places[b.address][:1]
+
+
+def _untold(id_: str, c: Context, untold: list[Gpu | Nic], title: str, *, worse: bool = True) -> Finding:
+    guest = is_guest(c)
+    return Finding(
+        id=id_,
+        state=State.WARN if worse and not guest else State.NOTE,
+        subject="node" if id_.endswith("missing") else listed(named(d) for d in untold),
+        title=title,
+        consequence="NCCL takes them for far from everything: threads are not bound, and GPUDirect RDMA may stay off",
+        evidence=tuple(e for d in untold[:3] if d.pci is not None for e in d.pci.evidence("numa_node")),
+        rule=f"the machine has {len(_nodes_with_cpus(c))} NUMA nodes with CPUs",
+        fix="ask the host's keeper for vNUMA, or for a topology file (NCCL_TOPO_FILE)"
+        if guest
+        else "update the firmware; until then a topology file (NCCL_TOPO_FILE)",
+    )
