@@ -170,13 +170,12 @@ class Runner:
         torch_rows = tuple(r for r in self.plan.collectives if r.backend != "mpi")
         mpi_rows = tuple(r for r in self.plan.collectives if r.backend == "mpi")
         world = self.world
-        if world is not None and (torch_rows or mpi_rows):
+        if world is not None and torch_rows:
             try:
                 world = meet(world)
             except LaunchError as e:
-                rows = (*torch_rows, *mpi_rows)
-                self.not_measured += [NotMeasured(id=r.id, reason=str(e), required=True) for r in rows]
-                return
+                self.not_measured += [NotMeasured(id=r.id, reason=str(e), required=True) for r in torch_rows]
+                torch_rows = ()
         if torch_rows:
             members = max((r.members for r in torch_rows), key=len)
             cpus = []

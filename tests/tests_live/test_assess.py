@@ -1,0 +1,241 @@
+"""Judging runs of a described machine: each check fires on its fault and is quiet without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.machines import builder
+from topocheck.checks import registry
+from topocheck.checks.bandwidth_run import bandwidth_checks, make_report
+from topocheck.gpudirect.types import GpuDirect
+from topocheck.model.base import InputError, State
+from topocheck.model.measurement import BandwidthReport, DeviceState, Measurement, NotMeasured, Run
+from topocheck.nccl.types import NcclView
+from topocheck.pipeline import read_node
+from topocheck.tests_live import baseline
+from topocheck.tests_live.roads import Roads
+from topocheck.tests_live.watch import Look, disturbance
+from topocheck.topology.build import build
+
+NODE = read_node(builder.cached("h100_x2_vm").host())
+TOPOLOGY = build(NODE)
+ROADS = Roads(TOPOLOGY, NODE.pci.devices if isinstance(NODE.pci.devices, tuple) else ())
+G0, G1 = (g.address for g in TOPOLOGY.gpus)
+SIZE = 512 << 20
+
+
+def copy(kind: str, a: str, b: str, gb_s: float, **more: object) -> Measurement:
+    fields: dict[str, object] = {
+        "id": f"{kind}:{a}>{b}:{more.get('size_bytes', SIZE)}:{more.get('engine', 'driver')}{more.pop('suffix', '')}",
+        "kind": kind, "from_": a, "to": b, "from_label": ROADS.label(a), "to_label": ROADS.label(b),
+        "size_bytes": SIZE, "iterations": 16, "samples": (gb_s,) * 5, "median": gb_s, "min": gb_s, "max": gb_s,
+        "bandwidth_gb_s": gb_s, "verified": True, "engine": "driver", "issuer": "source",
+    }  # fmt: skip
+    return Measurement(**(fields | more))  # type: ignore[arg-type]
+
+
+def judge(*rows: Measurement, **more: object) -> BandwidthReport:
+    run = Run(measurements=rows, **{k: v for k, v in more.items() if k in ("not_measured", "device_states")})  # type: ignore[arg-type]
+    rest = {k: v for k, v in more.items() if k in ("baseline", "tolerance")}
+    return make_report(run, ROADS, NODE, **rest)  # type: ignore[arg-type]
+
+
+def ids(report: BandwidthReport) -> list[tuple[str, State]]:
+    return [(f.id, f.state) for f in report.findings]
+
+
+# What nvbandwidth and nccl-tests measured on two healthy H100 SXM.
+HEALTHY = (
+    copy("h2d", "host", G0, 54.4), copy("h2d", "host", G1, 54.6),
+    copy("d2h", G0, "host", 53.4), copy("d2h", G1, "host", 55.1),
+    copy("p2p", G0, G1, 397.5, peer_access=True), copy("p2p", G1, G0, 397.4, peer_access=True),
+    copy("p2p", G0, G1, 395.1, peer_access=True, issuer="destination", suffix=":pull"),
+    copy("p2p_both", G0, G1, 786.0, peer_access=True, direction="bidirectional"),
+    copy("p2p", G0, G1, 37.4, peer_access=False, suffix=":staged"),
+    copy("local", G0, G0, 1491.0),
+)  # fmt: skip
+
+
+def test_a_healthy_machine_is_quiet() -> None:
+    report = judge(*HEALTHY)
+    assert ids(report) == []
+    by_id = {a.measurement: a for a in report.assessments}
+    a = by_id[HEALTHY[0].id]
+    assert a.state is State.OK
+    assert a.theoretical_gb_s == pytest.approx(63.015, rel=1e-3)
+    # 54.4 of 63.0 is 86 %; of the 80 % that are usual at generation 5 it is 108 %.
+    assert a.percent_of_theoretical == pytest.approx(86.3, abs=0.1)
+    assert a.percent_of_expected == pytest.approx(107.9, abs=0.1)
+    assert a.text == f"54.4 of 63.0 GB/s, 86 %: limited by {G0} at gen 5 x16"
+    assert by_id[HEALTHY[4].id].text.startswith("397.5 of 450.0 GB/s, 88 %: limited by 18 x NVLink 4")
+    assert by_id[HEALTHY[7].id].theoretical_gb_s == 900.0
+
+
+@pytest.mark.parametrize(
+    ("row", "state"),
+    [
+        (copy("h2d", "host", G0, 47.2), State.WARN),  # 75 %: seen on a healthy guest, so no failure
+        (copy("h2d", "host", G0, 25.0), State.FAIL),  # 40 %: a generation or half the lanes lost
+        (copy("p2p", G0, G1, 340.0, peer_access=True), State.WARN),  # 76 % of 450
+        (copy("p2p", G0, G1, 200.0, peer_access=True), State.FAIL),
+        (copy("p2p_both", G0, G1, 640.0, peer_access=True, direction="bidirectional"), State.WARN),
+    ],
+)
+def test_below_expected(row: Measurement, state: State) -> None:
+    assert ids(judge(row)) == [("bw.below-expected", state)]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        copy("h2d", "host", G0, 25.0, disturbed="GPU0 is shared with process 7"),
+        copy("h2d", "host", G0, 25.0, spread=0.2),
+    ],
+)
+def test_what_was_disturbed_or_unsteady_is_told_and_not_judged(row: Measurement) -> None:
+    report = judge(row)
+    assert ids(report) == [("bw.not-judged", State.NOTE)]
+    assert report.assessments[0].state is State.NOT_APPLICABLE
+    assert "not judged" in report.assessments[0].text
+
+
+def test_small_copies_and_far_nodes_are_not_judged_by_the_link() -> None:
+    assert ids(judge(copy("h2d", "host", G0, 9.0, size_bytes=1 << 20))) == []
+    near, far = copy("h2d", "host", G0, 55.0), copy("h2d", "host", G0, 30.0, suffix=":node1")
+    assert ids(judge(near, far)) == [("bw.far-memory", State.NOTE)]
+    assert ids(judge(near, copy("h2d", "host", G0, 54.0, suffix=":node1"))) == []
+
+
+def test_more_than_the_hop_can_carry_is_a_wrong_reading() -> None:
+    (a,) = judge(copy("h2d", "host", G0, 90.0)).assessments
+    assert "cannot be right" in a.text
+    assert a.state is State.NOT_APPLICABLE
+
+
+def test_the_link_under_load_counts_where_it_rested_before() -> None:
+    t = build(read_node(builder.cached("laptop").host()))
+    (g,) = t.gpus
+    roads = Roads(t)
+    m = copy("h2d", "host", g.address, 13.0)
+    state = DeviceState(address=g.address, pcie_gen=4, pcie_width=8)
+    report = make_report(Run(measurements=(m,), device_states=(state,)), roads, NODE)
+    assert report.assessments[0].theoretical_gb_s == pytest.approx(15.754, rel=1e-3)
+
+
+def test_wrong_data_fails_whatever_the_rate() -> None:
+    report = judge(copy("p2p", G0, G1, 397.0, peer_access=True, verified=False, wrong="1 of 9 bytes are wrong"))
+    assert ids(report) == [("bw.wrong-data", State.FAIL)]
+    assert "1 of 9 bytes" in report.findings[0].title
+
+
+def test_asymmetry() -> None:
+    assert ids(judge(copy("p2p", G0, G1, 397.0, peer_access=True), copy("p2p", G1, G0, 360.5, peer_access=True))) == []
+    found = judge(copy("h2d", "host", G0, 57.0), copy("d2h", G0, "host", 50.5))
+    assert ids(found) == [("bw.asymmetric", State.WARN)]
+
+
+def test_siblings() -> None:
+    t = build(read_node(builder.cached("hgx_h100_cx7").host()))
+    roads = Roads(t)
+
+    def rows(slow: float) -> tuple[Measurement, ...]:
+        out = [copy("h2d", "host", g.address, 55.0) for g in t.gpus]
+        return (msgspec.structs.replace(out[0], median=slow, bandwidth_gb_s=slow), *out[1:])
+
+    def found(slow: float) -> list[tuple[str, State]]:
+        return ids(make_report(Run(measurements=rows(slow)), roads, NODE))
+
+    assert found(52.0) == []
+    assert ("bw.slower-than-siblings", State.WARN) in found(46.0)
+    assert ("bw.slower-than-siblings", State.FAIL) in found(40.0)
+
+
+def test_peer_access_that_is_slower_than_staging() -> None:
+    on, off = copy("p2p", G0, G1, 398.0, peer_access=True), copy("p2p", G0, G1, 37.0, peer_access=False, suffix="s")
+    assert ids(judge(on, off)) == []
+    slow = msgspec.structs.replace(on, median=9.9, bandwidth_gb_s=9.9)
+    fast = msgspec.structs.replace(off, median=22.0, bandwidth_gb_s=22.0)
+    assert ("bw.peer-slower-than-staged", State.WARN) in ids(judge(slow, fast))
+
+
+def test_engines() -> None:
+    driver, torch = copy("p2p", G0, G1, 397.5, peer_access=True), copy("p2p", G0, G1, 388.0, engine="torch")
+    assert ids(judge(driver, torch)) == []
+    slow = msgspec.structs.replace(torch, median=372.0, bandwidth_gb_s=372.0)
+    assert ids(judge(driver, slow)) == [("bw.engines-disagree", State.NOTE)]
+
+
+def test_collectives_are_judged_at_large_sizes_by_their_busbw() -> None:
+    def all_reduce(size: int, busbw: float) -> Measurement:
+        us = size / busbw / 1e3
+        return Measurement(
+            id=f"all_reduce:{size}", kind="collective", collective="all_reduce", backend="nccl", ranks=2,
+            members=(G0, G1), mode="back_to_back", size_bytes=size, samples=(us,), median=us, unit="us",
+            algbw_gb_s=busbw, busbw_gb_s=busbw, verified=True,
+        )  # fmt: skip
+
+    assert ids(judge(all_reduce(1 << 30, 330.8))) == []  # 74 % of 450: the ring of two
+    assert ids(judge(all_reduce(1 << 30, 24.5))) == [("bw.below-expected", State.FAIL)]
+    assert ids(judge(all_reduce(1 << 20, 24.5))) == []
+
+
+def test_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    old = Run(taken_at="2026-01-01T00:00:00Z", measurements=HEALTHY)
+    baseline.save(old, path)
+    kept = baseline.load(path)
+    assert kept == old
+    assert ids(judge(*HEALTHY, baseline=kept)) == []
+    slower = msgspec.structs.replace(HEALTHY[4], median=350.0, bandwidth_gb_s=350.0)
+    report = judge(slower, baseline=kept, tolerance=0.1)
+    assert ("bw.below-baseline", State.FAIL) in ids(report)
+    assert "12 % slower" in next(f for f in report.findings if f.id == "bw.below-baseline").title
+    assert ("bw.below-baseline", State.FAIL) not in ids(judge(slower, baseline=kept, tolerance=0.15))
+
+
+@given(st.binary(max_size=200))
+def test_a_bad_baseline_is_one_line(data: bytes) -> None:
+    with pytest.raises(InputError, match="expected|no baseline"):
+        baseline.parse(data, "b.json")
+
+
+def test_not_measured_is_unknown_only_where_it_was_asked_for() -> None:
+    hang = NotMeasured(id="p2p", reason="hung in cuMemcpyAsync", required=True, next_step="look at dmesg")
+    late = NotMeasured(id="local", reason="out of time")
+    report = judge(not_measured=(hang, late))
+    assert sorted(ids(report)) == [("bw.not-measured", State.NOTE), ("bw.not-measured", State.UNKNOWN)]
+    assert report.findings[0].fix == "look at dmesg"
+
+
+def test_disturbances() -> None:
+    def look(**k: object) -> Look:
+        return Look(at=0.0, index=0, **k)  # type: ignore[arg-type]
+
+    none: dict[int, frozenset[int]] = {0: frozenset()}
+    ours = frozenset({42})
+    assert disturbance([look(pids=(42,), reasons=0x1)], none, ours) == ""
+    # In a container NVML's numbers are the host's: one stranger is us.
+    assert disturbance([look(pids=(90001,))], none, ours) == ""
+    assert "another process came" in disturbance([look(pids=(90001, 90002))], none, ours)
+    assert "another process came" in disturbance([look(pids=(42, 43))], none, ours)
+    assert "hardware slowdown" in disturbance([look(reasons=0x8)], none, ours)
+    assert "shared with process 7" in disturbance([look(pids=(7, 42))], {0: frozenset({7})}, ours)
+
+
+def test_without_a_run_the_checks_have_nothing_to_judge() -> None:
+    context = registry.Context(node=NODE, topology=TOPOLOGY, gpudirect=GpuDirect(), nccl=NcclView())
+    for result, findings in registry.run(bandwidth_checks(), context):
+        assert result.state is State.NOT_APPLICABLE
+        assert "topocheck bw" in result.detail
+        assert findings == ()
+
+
+def test_every_check_explains_itself() -> None:
+    for c in bandwidth_checks():
+        for part in ("Looks at:", "Why it matters:", "Fix:", "Does not apply:"):
+            assert part in c.doc, (c.id, part)
