@@ -1,0 +1,63 @@
+"""What holds for every hardware check: quiet where nothing is wrong, explained, tested both ways."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.checks import test_consistency, test_nvlink, test_p2p, test_pcie
+from tests.checks.support import healthy, own_checks
+from tests.machines.builder import case_names, healthy_names
+from topocheck.checks import registry
+from topocheck.model.base import State
+
+_ROWS = [*test_pcie.ROWS, *test_p2p.ROWS, *test_nvlink.ROWS, *test_consistency.ROWS]
+_IN_WORDS = frozenset({"consistency.smi-vs-ours", "probe.failed"})
+"""Checks whose tests are functions of their own in test_consistency.py."""
+
+_FAULTY_CASES = frozenset(
+    "h02_gpu_is_lost h03_nvml_crashes h06_h100_nvl_links_down h08_fabric_insufficient h09b_gb200_no_fabric "
+    "h10_fabric_in_progress h10b_fabric_mixed h12_acs_redirect h13_iommu_translates h22_mixed_gpus".split()
+)
+"""Cases whose fault is one of hardware, driver or device order; the verdicts stand in test_cases_hardware.py."""
+
+
+def _loud(name: str) -> list[tuple[str, str]]:
+    results = registry.run(own_checks(), healthy(name))
+    return [(f.id, f.title) for _, found in results for f in found if f.state in (State.FAIL, State.WARN)]
+
+
+@pytest.mark.parametrize("name", healthy_names())
+def test_a_healthy_machine_is_quiet(name: str) -> None:
+    """No failure and no warning on any machine that has nothing wrong with it."""
+    assert _loud(name) == []
+
+
+@pytest.mark.parametrize("name", [n for n in case_names() if n not in _FAULTY_CASES])
+def test_a_case_about_something_else_is_quiet(name: str) -> None:
+    """A machine whose trouble is a setting, a limit or nothing at all gives these checks nothing to say."""
+    assert _loud(name) == []
+
+
+@pytest.mark.parametrize("name", [*healthy_names(), *case_names()])
+def test_no_check_breaks(name: str) -> None:
+    """Whatever the machine lacks, a check answers by its own means."""
+    for result, _ in registry.run(own_checks(), healthy(name)):
+        assert "own fault" not in result.detail
+
+
+@pytest.mark.parametrize("check", own_checks(), ids=lambda c: c.id)
+def test_every_check_is_explained(check: registry.Check) -> None:
+    """The explanation has its four sections and repeats the title; the id names an area and a problem."""
+    for section in ("Looks at:", "Why it matters:", "Fix:", "Does not apply:"):
+        assert check.doc.count(section) == 1, section
+    assert check.doc.startswith(check.title)
+    assert check.reads
+    assert check.id.count(".") == 1
+
+
+@pytest.mark.parametrize("id_", [c.id for c in own_checks() if c.id not in _IN_WORDS])
+def test_every_check_is_tried_both_ways(id_: str) -> None:
+    """At least one machine where it speaks, and one look-alike where it does not."""
+    rows = [r for r in _ROWS if r.id == id_]
+    assert any(r.state is not None for r in rows)
+    assert any(r.state is None and r.applies for r in rows)
