@@ -23,7 +23,7 @@ say() {
     /usr/bin/logger -t topocheck -- "$1" 2>/dev/null || printf '%s\n' "$1" >&2
 }
 
-# judge ARGS: run topocheck. 0: a job may start; 1: it may not, and REASON says why.
+# judge ARGS: run topocheck. 0: healthy; 1: no job may start here, and REASON says why; 2: could not tell.
 judge() {
     [ -z "$POLICY" ] || set -- "$@" --policy "$POLICY"
     [ -z "$METRICS" ] || set -- "$@" --metrics "$METRICS"
@@ -33,13 +33,15 @@ judge() {
     [ -z "$said" ] || say "$said"
     REASON=$(printf '%s\n' "$said" | /usr/bin/tail -n 1)
     case "$rc $REASON" in
-    "0 "*) return 0 ;;
+    "0 ") return 0 ;;
+    "0 "*) return 2 ;; # it says what it could not tell
     "1 topocheck: "*": "*) return 1 ;;
     esac
     # Wrong usage, a crash, no time left, no such program: not the node's fault as far as anyone can tell.
-    say "could not judge this node (exit code $rc)"
     REASON="topocheck: unknown: could not judge this node (exit code $rc)"
-    [ "$ON_UNKNOWN" != fail ]
+    say "$REASON"
+    [ "$ON_UNKNOWN" = fail ] && return 1
+    return 2
 }
 
 scontrol() {

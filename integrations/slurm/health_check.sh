@@ -6,10 +6,12 @@
     . /usr/local/lib/topocheck/slurm-common.sh || exit 0
     # slurmd runs this once before it registers, when slurmctld may not answer for this node yet.
     up=$(/usr/bin/ps -o etimes= -p "$PPID" 2>/dev/null | /usr/bin/tr -d ' ')
-    if judge; then
-        [ ! -e "$MARKER" ] || [ "${up:-60}" -lt "${STARTING:-3}" ] || resume
-    else
-        [ "${up:-60}" -lt "${STARTING:-3}" ] || drain
-    fi
+    judge
+    fit=$?
+    [ "${up:-60}" -ge 3 ] || exit 0
+    case $fit in
+    0) [ ! -e "$MARKER" ] || resume ;;
+    1) drain ;;
+    esac
 )
 exit 0

@@ -4,7 +4,8 @@
 (
     # shellcheck source-path=SCRIPTDIR source=common.sh
     . /usr/local/lib/topocheck/slurm-common.sh || exit 0
-    judge && exit 0
+    judge
+    [ $? -eq 1 ] || exit 0
     drain
     exit 1
 )

@@ -6,7 +6,8 @@
     # shellcheck source-path=SCRIPTDIR source=common.sh
     . /usr/local/lib/topocheck/slurm-common.sh || exit 0
     METRICS=
-    judge --scope process && exit 0
+    judge --scope process
+    [ $? -eq 1 ] || exit 0
     printf 'print %s\n' "$REASON"
     [ "$ON_TASK_FAIL" != cancel ]
 )

@@ -1,4 +1,4 @@
-"""Recordings of described machines, for tests that run commands."""
+"""Recordings of described machines, as `topocheck snapshot save` would have written them there."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from tests.machines.builder import machine
-from topocheck.host.base import Answer, Host, Recorder
-from topocheck.host.snapshot import save
+from topocheck.host import snapshot
+from topocheck.host.base import Host, Recorder
 from topocheck.pipeline import read_node
-from topocheck.probes.registry import PROBE_SET_VERSION
+from topocheck.probes.registry import PROBE_SET_VERSION, PROBES
 
 
-def record(name: str, /, **overrides: Any) -> dict[str, Answer]:
-    """Return every question the probes ask of a described machine, with its answer."""
+def write_snapshot(path: Path, name: str, /, **overrides: Any) -> Path:
+    """Record the described machine `name`, with `overrides` laid over its description, to `path`; return `path`."""
     recorder = Recorder(machine(name, **overrides).backend)
-    read_node(Host(recorder, name))
-    return recorder.answers
-
-
-def write_snapshot(name: str, folder: Path, /, **overrides: Any) -> Path:
-    """Write the recording of a described machine and return its path."""
-    path = folder / f"{name}.snap"
-    save(str(path), record(name, **overrides), probe_set=PROBE_SET_VERSION)
+    read_node(Host(recorder, name), PROBES)
+    snapshot.save(str(path), recorder.answers, probe_set=PROBE_SET_VERSION)
     return path

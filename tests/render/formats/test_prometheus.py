@@ -1,0 +1,121 @@
+"""The textfile: by promtool, by a real node_exporter, and by what the exposition format asks."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.conftest import require_program
+from tests.render.formats.made import NOTE, UNSURE, WARNING, WIDTH, half_report, outcome, report
+from tests.support.slurm import free_ports
+from topocheck.model.base import Finding, State
+from topocheck.render.formats import prometheus
+
+HOSTILE = Finding(id="net.x", state=State.WARN, subject='a"b\\c\nd', title="odd")
+ALL = (WIDTH, WARNING, UNSURE, NOTE, HOSTILE)
+
+
+def samples(text: str) -> dict[tuple[str, ...], float]:
+    return {
+        (s.name, *(v for _, v in sorted(s.labels.items()))): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+def test_values() -> None:
+    got = samples(prometheus.render(outcome(*ALL, on=half_report()), half_report()))
+    assert got["topocheck_exit_code",] == 1
+    assert got["topocheck_policy_readable",] == 1
+    # 2026-01-01T00:00:00Z, the time of the described machines: 20454 days of 86400 s.
+    assert got["topocheck_run_timestamp_seconds",] == 20454 * 86400
+    states = {k[1]: v for k, v in got.items() if k[0] == "topocheck_check_status"}
+    assert states["pcie.link-width"] == 2
+    assert states["numa.node-missing"] == 1
+    assert states["p2p.acs-redirect"] == 3
+    assert states["numa.nps"] == 0
+    assert states["pcie.aer-errors"] == 0
+    assert "p2p.mig" not in states
+    assert got["topocheck_check_applicable", "p2p.mig", "node"] == 0
+    assert got["topocheck_finding_info", "pcie.link-width", "fail", "0000:5c:00.0 GPU3"] == 1
+    # Gen 5, 32 GT/s, 128b/130b: x8 and x16.
+    lane = 32e9 * 128 / 130 / 8
+    assert got["topocheck_pcie_link_bytes_per_second", "0000:5c:00.0", "gpu"] == pytest.approx(8 * lane, rel=1e-3)
+    assert got["topocheck_pcie_link_max_bytes_per_second", "0000:5c:00.0", "gpu"] == pytest.approx(16 * lane, rel=1e-3)
+
+
+def test_unreadable_policy() -> None:
+    o = outcome(cannot_tell=["policy x"], policy_readable=False)
+    got = samples(prometheus.render(o, report()))
+    assert got["topocheck_policy_readable",] == 0
+    assert got["topocheck_exit_code",] == 3
+    assert got["topocheck_required_unknown",] == 1
+
+
+def test_no_timestamps_and_help_for_every_family() -> None:
+    said = prometheus.render(outcome(*ALL), report())
+    assert "# EOF" not in said
+    names = {line.split("{")[0].split(" ")[0] for line in said.splitlines() if not line.startswith("#")}
+    for name in names:
+        assert f"# HELP {name} " in said
+        assert name.startswith("topocheck_")
+    for line in said.splitlines():
+        if not line.startswith("#"):
+            assert len(line.rpartition("}")[2].split()) == (1 if "}" in line else 2), line
+
+
+@pytest.mark.service
+def test_promtool() -> None:
+    require_program("promtool")
+    said = prometheus.render(outcome(*ALL, on=half_report()), half_report())
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=said, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.service
+def test_node_exporter_scrapes_it(tmp_path: Path) -> None:
+    require_program("prometheus-node-exporter")
+    (tmp_path / "topocheck.prom").write_text(prometheus.render(outcome(*ALL, on=half_report()), half_report()))
+    (port,) = free_ports(1)
+    exporter = subprocess.Popen(
+        [
+            "prometheus-node-exporter",
+            "--collector.disable-defaults",
+            "--collector.textfile",
+            f"--collector.textfile.directory={tmp_path}",
+            f"--web.listen-address=127.0.0.1:{port}",
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        page = scrape(f"http://127.0.0.1:{port}/metrics")
+    finally:
+        exporter.terminate()
+        exporter.wait(timeout=10)
+    got = samples(page)
+    assert got["node_textfile_scrape_error",] == 0
+    assert ("node_textfile_mtime_seconds", str(tmp_path / "topocheck.prom")) in got
+    ours = samples(prometheus.render(outcome(*ALL, on=half_report()), half_report()))
+    assert {k: v for k, v in got.items() if k[0].startswith("topocheck_")} == ours
+
+
+def scrape(url: str) -> str:
+    end = time.monotonic() + 15
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return str(answer.read().decode())
+        except (urllib.error.URLError, ConnectionError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,217 @@
+"""A real Slurm of a few nodes on this machine: munged, slurmctld and one slurmd per node, in a folder of the test.
+
+Debian's build lets several slurmd run on one host (`slurmd -N name`). No systemd and no other service is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require_program
+
+PROGRAMS = ("slurmctld", "slurmd", "munged", "munge", "scontrol", "srun", "runuser")
+_SBIN = {**os.environ, "PATH": os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"}
+
+
+class Slurm:
+    """A running cluster. `folder` holds its configuration, logs and state."""
+
+    def __init__(self, folder: Path, nodes: tuple[str, ...]) -> None:
+        self.folder = folder
+        self.nodes = nodes
+        self.conf = folder / "slurm.conf"
+        self.environment = {**_SBIN, "SLURM_CONF": str(self.conf)}
+
+    def run(self, *command: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+        """Run one of Slurm's commands against this cluster."""
+        return subprocess.run(
+            command,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def node(self, name: str) -> dict[str, str]:
+        """Return `State` and `Reason` of a node; the reason is empty where there is none."""
+        line = self.run("scontrol", "show", "node", "-o", name).stdout.strip()
+        _, _, reason = line.partition(" Reason=")
+        state = next((w[6:] for w in line.split() if w.startswith("State=")), "")
+        return {"State": state, "Reason": reason}
+
+    def wait(self, name: str, what: str, *, drained: bool, timeout: float = 30) -> dict[str, str]:
+        """Wait until a node is drained, or idle and not drained; return it. Fails with the logs after `timeout` s."""
+        end = time.monotonic() + timeout
+        while True:
+            seen = self.node(name)
+            done = "DRAIN" in seen["State"] if drained else seen["State"] == "IDLE"
+            if done:
+                return seen
+            if time.monotonic() > end:
+                pytest.fail(f"{name} is {seen}, expected {what}\n{self.logs()}")
+            time.sleep(0.2)
+
+    def logs(self) -> str:
+        """Return the ends of all logs."""
+        ends = [f"== {p.name}\n" + p.read_text(errors="replace")[-3000:] for p in sorted(self.folder.glob("*.log"))]
+        return "\n".join(ends)
+
+
+@contextlib.contextmanager
+def slurm_cluster(folder: Path, settings: Mapping[str, str], nodes: tuple[str, ...] = ("n1", "n2")) -> Iterator[Slurm]:
+    """Start a cluster with `settings` added to its slurm.conf; skips where a program or root is absent."""
+    require_program(*PROGRAMS)
+    if os.geteuid() != 0:
+        pytest.skip("slurmctld and slurmd are started as root")
+    folder.mkdir(parents=True, exist_ok=True)
+    cluster = Slurm(folder, nodes)
+    cluster.conf.write_text(_conf(folder, settings, nodes))
+    started: list[Path] = []
+    with _munge(folder):
+        try:
+            started.append(folder / "slurmctld.pid")
+            _start(cluster, "slurmctld", "-c")
+            for name in nodes:
+                started.append(folder / f"{name}.pid")
+                _start(cluster, "slurmd", "-N", name)
+            for name in nodes:
+                _until(cluster, name)
+            yield cluster
+        finally:
+            cluster.run("scancel", "--state=RUNNING,PENDING", "--user=root")
+            for pid_file in reversed(started):
+                _stop(pid_file)
+            for log in folder.glob("*.log"):
+                log.chmod(0o644)
+
+
+def _until(cluster: Slurm, node: str, timeout: float = 30) -> None:
+    """Wait until a node has registered."""
+    end = time.monotonic() + timeout
+    while (state := cluster.node(node)["State"]) in ("", "UNKNOWN") or "*" in state:
+        if time.monotonic() > end:
+            pytest.fail(f"{node} did not come up: {state!r}\n{cluster.logs()}")
+        time.sleep(0.2)
+
+
+def _start(cluster: Slurm, program: str, *args: str) -> None:
+    path = shutil.which(program, path=_SBIN["PATH"])
+    assert path
+    done = subprocess.run(
+        [path, *args],
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "SLURM_CONF": str(cluster.conf)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, cluster.logs()
+
+
+def _stop(pid_file: Path) -> None:
+    try:
+        pid = int(pid_file.read_text())
+        os.kill(pid, signal.SIGTERM)
+    except (OSError, ValueError):
+        return
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        if _ended(pid):
+            return
+        time.sleep(0.1)
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _ended(pid: int) -> bool:
+    """Tell whether a process has ended, also where nobody has taken note of it (a zombie)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def _munge(folder: Path) -> Iterator[None]:
+    """See that munge answers; start a munged where none does, and stop that one again."""
+    if _munge_answers():
+        yield
+        return
+    user = pwd.getpwnam("munge")
+    for path in ("/run/munge", "/var/log/munge", "/var/lib/munge"):
+        Path(path).mkdir(parents=True, exist_ok=True)
+        os.chown(path, user.pw_uid, user.pw_gid)
+    subprocess.run(["runuser", "-u", "munge", "--", "/usr/sbin/munged"], check=True, timeout=30, env=_SBIN)
+    end = time.monotonic() + 15
+    while not _munge_answers():
+        if time.monotonic() > end:
+            pytest.fail("munged was started and does not answer")
+        time.sleep(0.1)
+    try:
+        yield
+    finally:
+        _stop(Path("/run/munge/munged.pid"))
+
+
+def _munge_answers() -> bool:
+    said = subprocess.run(["munge", "-n"], capture_output=True, text=True, check=False, timeout=10)
+    return said.returncode == 0
+
+
+def free_ports(n: int) -> list[int]:
+    """Return ports that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(n)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def _conf(folder: Path, settings: Mapping[str, str], nodes: tuple[str, ...]) -> str:
+    ports = free_ports(len(nodes) + 1)
+    lines = {
+        "ClusterName": "topocheck",
+        "SlurmctldHost": "localhost",
+        "SlurmUser": "root",
+        "AuthType": "auth/munge",
+        "SlurmctldPort": str(ports[0]),
+        "StateSaveLocation": f"{folder}/state",
+        "SlurmdSpoolDir": f"{folder}/spool/%n",
+        "SlurmctldPidFile": f"{folder}/slurmctld.pid",
+        "SlurmdPidFile": f"{folder}/%n.pid",
+        "SlurmctldLogFile": f"{folder}/slurmctld.log",
+        "SlurmdLogFile": f"{folder}/%n.log",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        "ReturnToService": "2",
+        "MpiDefault": "none",
+        "SwitchType": "switch/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "AccountingStorageType": "accounting_storage/none",
+        **settings,
+    }
+    for path in ("state", "spool"):
+        (folder / path).mkdir(exist_ok=True)
+    text = "".join(f"{k}={v}\n" for k, v in lines.items())
+    for name, port in zip(nodes, ports[1:], strict=True):
+        text += f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} "
+        text += "CPUs=1 RealMemory=500 State=UNKNOWN\n"
+    return text + f"PartitionName=all Nodes={','.join(nodes)} Default=YES MaxTime=INFINITE State=UP\n"

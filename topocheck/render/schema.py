@@ -1,0 +1,44 @@
+"""JSON Schemas of topocheck's documents, made from the structs that write them (model/document.py).
+
+`python -m topocheck.render.schema report > docs/schema/report.schema.json` renews the committed ones.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from topocheck.model import document as doc
+
+DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
+    "report": (doc.ReportDoc, "topocheck report --format json"),
+    "check": (doc.CheckRunDoc, "topocheck check --format json"),
+}
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema(name: str) -> str:
+    """Return the JSON Schema (draft 2020-12) of a document as indented text with a final newline.
+
+    Args:
+        name: a key of DOCUMENTS.
+
+    Raises:
+        KeyError: there is no such document.
+    """
+    kind, command = DOCUMENTS[name]
+    made = msgspec.json.schema(kind)
+    text = {
+        "$schema": DIALECT,
+        "title": command,
+        "description": f"Schema version {doc.SCHEMA_VERSION}. Fields may be added within a major version; "
+        "none is renamed or removed. A field that could not be known is null, with its reason under its name in "
+        "the sibling `missing`.",
+        **made,
+    }
+    return msgspec.json.format(msgspec.json.encode(text, order="deterministic"), indent=2).decode() + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema(sys.argv[1]))
