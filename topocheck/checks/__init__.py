@@ -30,6 +30,7 @@ AREAS = (
     "pcie_devices",
     "pcie_paths",
     "pcie_setup",
+    "policy",
     "rdma",
     "rdma_devices",
     "rdma_gids",

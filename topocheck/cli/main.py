@@ -8,7 +8,7 @@ import sys
 import typer
 
 import topocheck
-from topocheck.cli import check, common, pcie, report, snapshot
+from topocheck.cli import bw, check, common, nccl, pcie, report, schema, snapshot
 from topocheck.model.base import InputError
 
 app = typer.Typer(
@@ -24,8 +24,11 @@ app = typer.Typer(
 app.command("report")(report.report)
 app.command("check")(check.check)
 app.command("explain")(check.explain)
+app.command("bw")(bw.bw)
+app.add_typer(nccl.app, name="nccl")
 app.add_typer(snapshot.app, name="snapshot")
 app.command("pcie")(pcie.pcie)
+app.command("schema")(schema.schema)
 
 
 def _print_version(value: bool) -> None:
