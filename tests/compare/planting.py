@@ -1,0 +1,140 @@
+"""A fleet of described nodes, healthy ones that differ as healthy nodes do, and faults planted in their raw answers.
+
+Knows nothing of checks or comparison: a fault is a changed file, NVML answer or description, and `sign` is a word
+that must stand in whatever is said of the node.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tests.machines.builder import Machine, build
+from tests.machines.description import load, merge
+
+BASE = "hgx_h100_cx7"
+RAILS = 8
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """A fault: what it changes in a description, given a random number generator, and the sign of it."""
+
+    name: str
+    sign: str
+    change: Callable[[random.Random], dict[str, Any]]
+
+
+def _gpu(r: random.Random) -> str:
+    return f"GPU{r.randrange(8)}"
+
+
+def _nic(r: random.Random) -> str:
+    return f"mlx5_{r.randrange(RAILS)}"
+
+
+def _patch_gpu(**told: str) -> Callable[[random.Random], dict[str, Any]]:
+    return lambda r: {"patch": {_gpu(r): told}}
+
+
+def _patch_nic(**told: str) -> Callable[[random.Random], dict[str, Any]]:
+    return lambda r: {"patch": {_nic(r): told}}
+
+
+def _swap(r: random.Random) -> dict[str, Any]:
+    a, b = r.sample(range(RAILS), 2)
+    return {"swap": (a, b)}
+
+
+FAULTS = (
+    Fault("GPU at half the lanes", "width", _patch_gpu(now="5x8")),
+    Fault("GPU off the bus", "GPU", _patch_gpu(lost="1")),
+    Fault("GPU not there", "GPU", _patch_gpu(hidden="1")),
+    Fault("NVLink down", "nvlinks", lambda r: {"gpu": {str(r.randrange(8)): {"links_down": [r.randrange(18)]}}}),
+    Fault("NIC not there", "NIC", _patch_nic(hidden="1")),
+    Fault("NIC firmware old", "firmware", _patch_nic(firmware="28.33.0800")),
+    Fault("NIC port down", "state", _patch_nic(state="DOWN/Polling")),
+    Fault("NIC port at half rate", "rate", _patch_nic(rate="200_Gb/sec_(4X_HDR)")),
+    Fault("NIC at half the lanes", "width", _patch_nic(now="5x8")),
+    Fault("NIC at a lower generation", "speed", _patch_nic(now="4x16")),
+    Fault("driver old", "driver", lambda r: {"driver": {"version": "550.90.07"}}),
+    Fault("kernel old", "kernel", lambda r: {"system": {"kernel": "5.15.0-91-generic"}}),
+    Fault("ACS redirects", "acs", lambda r: {"patch": {f"above {_gpu(r)}": {"acs": "0x1d"}}}),
+    Fault("IOMMU translates", "iommu", lambda r: {"system": {"iommu": "DMA", "cmdline": "ro quiet"}}),
+    Fault("peermem not loaded", "peermem", lambda r: {"modules": {"nvidia_peermem": {"absent": True}}}),
+    Fault("ECC off", "ecc", lambda r: {"gpu": {str(r.randrange(8)): {"ecc": 0}}}),
+    Fault("MIG on", "mig", lambda r: {"gpu": {str(r.randrange(8)): {"mig": 1}}}),
+    Fault("VBIOS other", "vbios", lambda r: {"gpu": {str(r.randrange(8)): {"vbios": "96.00.30.00.01"}}}),
+    Fault("persistence off", "persistence", lambda r: {"gpu": {str(r.randrange(8)): {"persistence": 0}}}),
+    Fault(
+        "NCCL setting left over", "NCCL_P2P_DISABLE", lambda r: {"files": {"/etc/nccl.conf": "NCCL_P2P_DISABLE=1\n"}}
+    ),
+    Fault("locked memory limited", "memlock", lambda r: {"limits": {"memlock": "65536"}}),
+    Fault("half the memory of a socket", "memory", lambda r: {"halve": r.randrange(2)}),
+    Fault("cables of two rails swapped", "network", _swap),
+    Fault("payload small", "payload", lambda r: {"patch": {f"above {_gpu(r)}": {"mps": "128"}}}),
+    Fault("Fabric Manager failed", "fabric", lambda r: {"services": {"nvidia-fabricmanager": "failed"}}),
+)
+
+
+def node(number: int, fault: Fault | None = None, seed: int = 0) -> Machine:
+    """Return node `number` of the fleet, with at most one fault.
+
+    Healthy nodes differ in host name, UUIDs, GUIDs, MAC and IP addresses, LIDs, resting GPUs and their links,
+    processes, memory in use and free, a little in total memory, and in counters of traffic.
+    """
+    r = random.Random(f"{seed}/{number}")
+    planted = fault.change(r) if fault else {}
+    swap = planted.pop("swap", None)
+    halve = planted.pop("halve", None)
+    name = f"node{number:05d}"
+    d = merge(load(BASE), _jitter(number, r, swap))
+    d = merge(d, planted)
+    if halve is not None:
+        d["numa"] = [{**n, "memory_gib": 512} if i == halve else n for i, n in enumerate(d["numa"])]
+        d["system"] = {k: v for k, v in d["system"].items() if k != "memory_kb"}
+    if fault is not None and fault.name == "GPU off the bus":
+        # A GPU that is lost leaves no memory to be asked of; nothing else of the node changes.
+        d["gpu"] = {}
+    return build(d, name)
+
+
+def _jitter(number: int, r: random.Random, swap: tuple[int, int] | None) -> dict[str, Any]:
+    place = list(range(RAILS))
+    if swap:
+        place[swap[0]], place[swap[1]] = place[swap[1]], place[swap[0]]
+    hosts = f"{number // 250}.{number % 250 + 1}"
+    patch: dict[str, dict[str, str]] = {
+        f"mlx5_{k}": {"ip": f"10.{100 + rail}.{hosts}", "layer": "Ethernet"} for k, rail in enumerate(place)
+    }
+    patch["mlx5_8"] = {"ip": f"10.8.{hosts}", "layer": "Ethernet"}
+    patch["mlx5_9"] = {"ip": f"10.9.{hosts}", "layer": "Ethernet"}
+    gpus: dict[str, dict[str, Any]] = {}
+    for g in range(8):
+        rests = r.random() < 0.5
+        patch[f"GPU{g}"] = {"now": "1x16" if rests else "5x16"}
+        gpus[str(g)] = {
+            "pstate": 8 if rests else 0,
+            "memory_used_mib": r.randrange(1, 70_000),
+            "pids": [] if rests else [r.randrange(1000, 60_000)],
+        }
+    kb = 2 * (1024 << 20) - r.randrange(40_000)
+    return {
+        "system": {"memory_kb": kb, "memory_available_kb": r.randrange(kb // 2, kb)},
+        "patch": patch,
+        "gpu": gpus,
+        "now": f"2026-01-{r.randrange(1, 28):02d}T{r.randrange(24):02d}:00:00Z",
+        "files": {
+            f"/sys/class/infiniband/mlx5_{k}/ports/1/counters/{c}": str(r.randrange(1 << 40))
+            for k in range(RAILS)
+            for c in ("port_xmit_data", "port_rcv_data")
+        },
+    }
+
+
+def plan(nodes: int, faults: int, seed: int = 0) -> dict[int, Fault]:
+    """Return number of a node -> its fault, each kind of fault as often as the others."""
+    chosen = random.Random(seed).sample(range(nodes), faults)
+    return {n: FAULTS[i % len(FAULTS)] for i, n in enumerate(chosen)}

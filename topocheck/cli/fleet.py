@@ -1,0 +1,95 @@
+"""`topocheck fleet`: what many nodes have in common, and which of them are odd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from topocheck.cli import common
+from topocheck.model.base import InputError
+
+if TYPE_CHECKING:
+    from topocheck.compare.types import Fleet
+
+FORMATS = ("text", "json", "html", "csv")
+
+
+def fleet(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Reports (--format json, gzip'd or not) and snapshots: files, folders, patterns."),
+    ],
+    against: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Option("--against", metavar="FOLDER", help="Also tell what changed since the reports in FOLDER."),
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", help="text, json, html or csv.")] = "text",
+    output: common.Output = None,
+    policy: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--policy", metavar="FILE", help="Policy by which snapshots are judged."),
+    ] = None,
+    processes: Annotated[int, typer.Option("--processes", min=0, help="Processes that read; 0: one per CPU.")] = 0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Odd nodes, warnings, unknowns and unreadable files count as failures.")
+    ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="List everything, however long.")] = False,
+    no_color: common.NoColor = False,
+    width: Annotated[int, typer.Option("--width", help="Columns of the text; 0 takes the terminal's, or 80.")] = 0,
+) -> None:
+    """Compare any number of nodes: groups of equal ones, odd ones and exactly what differs, rails, findings.
+
+    Exits 1 where a check failed on some node, 0 otherwise; --strict also counts odd nodes, warnings, unknowns and
+    files that could not be read. 2 where no file could be read.
+    """
+    from topocheck.cli.fleet_files import find_files, read_all
+    from topocheck.compare.changes import changes
+    from topocheck.compare.judge import judge
+
+    common.choose(format_, FORMATS, "--format")
+    judged_by = None
+    if policy is not None:
+        from topocheck.checks import all_checks
+        from topocheck.policy.load import load
+
+        judged_by = load(policy, [c.id for c in all_checks()])
+    now, bad = read_all(find_files(paths), processes=processes, policy=judged_by)
+    if not now.entries:
+        why = f"; the first: {bad[0].file}: {bad[0].why}" if bad else ""
+        raise InputError(f"no report or snapshot could be read{why}")
+    changed = None
+    if against is not None:
+        before, bad_before = read_all(find_files([against]), processes=processes, policy=judged_by)
+        bad += bad_before
+        changed = changes(now, before)
+    result = judge(now, bad, changed)
+    common.emit(_rendered(result, format_, output, no_color, width, all_), output)
+    if code := exit_code(result, strict=strict):
+        raise typer.Exit(code)
+
+
+def _rendered(result: Fleet, format_: str, output: Path | None, no_color: bool, width: int, all_: bool) -> str:
+    from topocheck.render import fleet as render
+
+    if format_ == "json":
+        return render.fleet_json(result)
+    if format_ == "csv":
+        return render.fleet_csv(result)
+    if format_ == "html":
+        try:
+            from topocheck.render.fleet_html import fleet_html
+
+            return fleet_html(result)
+        except ImportError:
+            raise InputError("--format html needs jinja2: pip install 'topocheck-gpu[formats]'") from None
+    return render.fleet_text(result, common.style(output, no_color, width), all_=all_)
+
+
+def exit_code(result: Fleet, *, strict: bool) -> int:
+    """Return 1 where a check failed on some node; with `strict` also for all that is not as it should be."""
+    counted = ("fail", "warn", "unknown") if strict else ("fail",)
+    if any(f.state in counted for f in result.findings):
+        return common.EXIT_FAILED
+    return common.EXIT_FAILED if strict and (result.odd or result.bad_files) else common.EXIT_OK

@@ -1,0 +1,88 @@
+"""What differs between two nodes, or between two looks at one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from topocheck.compare.align import align, delta, reference_value, rename, slot_order
+from topocheck.compare.collect import Collection, Entry, PackedDevices
+from topocheck.compare.judge import TOLERANCE
+from topocheck.compare.types import Change, Difference, NodeFacts
+from topocheck.compare.words import difference, place
+
+
+def diff(mine: NodeFacts, reference: NodeFacts, *, identifiers: bool = False) -> tuple[Difference, ...]:
+    """Return in what a node differs from another; `value` is the node's, `usual` the reference's.
+
+    Args:
+        mine: the node.
+        reference: what it is compared with.
+        identifiers: both are looks at one node, so that another UUID or GUID means a replaced part.
+    """
+    return _diff(
+        mine.devices, mine.addresses, mine.approximate, mine.identifiers if identifiers else {},
+        reference.devices, reference.addresses, reference.approximate, reference.identifiers if identifiers else {},
+    )  # fmt: skip
+
+
+def _diff(
+    devices: PackedDevices,
+    addresses: Mapping[str, str],
+    sizes: Mapping[str, float],
+    identifiers: Mapping[str, str],
+    old_devices: PackedDevices,
+    old_addresses: Mapping[str, str],
+    old_sizes: Mapping[str, float],
+    old_identifiers: Mapping[str, str],
+) -> tuple[Difference, ...]:
+    mapping = align(addresses, old_addresses)
+    found = [
+        difference(key, value, reference_value(key, old_devices), 1.0, addresses, old_addresses, mapping)
+        for key, value in delta(rename(devices, mapping), old_devices).items()
+    ]
+    renamed = {mapping.get(s, s): i for s, i in identifiers.items()}
+    known = {**old_addresses, **{mapping.get(s, s): a for s, a in addresses.items()}}
+    for slot in sorted(renamed.keys() & old_identifiers.keys(), key=slot_order):
+        if renamed[slot] != old_identifiers[slot]:
+            what = "uuid" if slot.startswith("gpu") else "node_guid"
+            found.append(
+                Difference(
+                    section="hardware", device=place(slot, known), field=what, value=renamed[slot],
+                    usual=old_identifiers[slot], path=f"{slot[:3]}s[?address=='{known.get(slot, '')}'].{what}",
+                )
+            )  # fmt: skip
+    for name in sorted(sizes.keys() & old_sizes.keys()):
+        if abs(sizes[name] - old_sizes[name]) > TOLERANCE * old_sizes[name]:
+            slot, _, field = name.rpartition(" ")
+            found.append(
+                Difference(
+                    section="hardware", device=place(slot, known), field=field, value=f"{sizes[name]:.0f}",
+                    usual=f"{old_sizes[name]:.0f}",
+                )
+            )  # fmt: skip
+    return tuple(sorted(found, key=lambda d: (d.section, d.device, d.field)))
+
+
+def changes(now: Collection, before: Collection) -> tuple[Change, ...]:
+    """Return what changed on each node since another look; nodes are matched by name.
+
+    A node whose fingerprint, sizes and identifiers are as before is left out.
+    """
+    new, old = _by_name(now), _by_name(before)
+    out = [Change(name=n, what="new") for n in new.keys() - old.keys()]
+    out += [Change(name=n, what="gone") for n in old.keys() - new.keys()]
+    for name in new.keys() & old.keys():
+        a, b = new[name], old[name]
+        if a.fingerprint == b.fingerprint and a.identifiers == b.identifiers and a.approximate == b.approximate:
+            continue
+        found = _diff(
+            now.unpack(a.fingerprint), a.addresses, a.approximate, a.identifiers,
+            before.unpack(b.fingerprint), b.addresses, b.approximate, b.identifiers,
+        )  # fmt: skip
+        if found:
+            out.append(Change(name=name, what="changed", differences=found))
+    return tuple(sorted(out, key=lambda c: (c.what, c.name)))
+
+
+def _by_name(collection: Collection) -> dict[str, Entry]:
+    return dict(zip(collection.names(), collection.entries, strict=True))

@@ -1,0 +1,285 @@
+"""From a report to what is compared of it. PCI addresses become slots (`gpu3`, `nic0`, `pci12`).
+
+So two nodes of equal wiring are equal even where firmware has numbered the buses differently, while a NIC below
+another switch shows. The n-th device of a kind in the order of PCI addresses has slot n.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from topocheck.compare.lean import Gpu, LeanReport, Nic, Part, Pci
+from topocheck.compare.types import ABSENT, UNKNOWN, UNLIMITED, NodeFacts, NodeFinding, RailPort, Value
+from topocheck.model.address import address_key, normalize_address
+
+_NOT_THERE = ("absent", "unsupported")
+"""Reasons that are an answer: the machine has no such thing. All others mean that nobody could tell."""
+
+_NO_SETTINGS = frozenset(
+    """
+    RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT PMI_RANK PMI_SIZE PMIX_RANK
+    MPI_LOCALRANKID MPI_LOCALNRANKS NCCL_HOSTID CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES
+    """.split()
+)
+"""Variables that say which rank this is, and so differ by design."""
+
+_PART = frozenset(name for name in Part.__struct_fields__)
+
+
+def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFacts:
+    """Return what is compared of a report.
+
+    Args:
+        report: the decoded parts.
+        name: of the node, where it is known better than the report does (SLURMD_NODENAME); its host name otherwise.
+        file: where the report was read from.
+    """
+    slots = _slots(report)
+    devices = dict(_devices(report, slots))
+    return NodeFacts(
+        name=name or report.host.hostname or file or "unnamed",
+        file=file,
+        taken_at=report.taken_at,
+        kind=_kind(report),
+        gpu_model=_gpu_model(report),
+        devices=devices,
+        addresses={slot: address for address, slot in slots.items()},
+        approximate=_approximate(report, slots),
+        identifiers=_identifiers(report, slots),
+        rails=tuple(_rails(report.nics, slots)),
+        findings=tuple(NodeFinding(f.id, f.state, f.subject, f.title) for f in report.findings),
+        fingerprint=hashlib.blake2b(msgspec.msgpack.encode(devices), digest_size=12).hexdigest(),
+    )
+
+
+def _order(address: str) -> tuple[int, int, int, int, str]:
+    known = normalize_address(address)
+    return (*address_key(known), "") if known else (1 << 40, 0, 0, 0, address)
+
+
+def _slots(report: LeanReport) -> dict[str, str]:
+    """Return address -> slot: GPUs, other accelerators and NICs first, then the bridges."""
+    slots: dict[str, str] = {}
+    kinds = (
+        ("gpu", [g.address for g in report.gpus]),
+        ("accelerator", [g.address for g in report.accelerators]),
+        ("nic", [n.address for n in report.nics]),
+        ("pci", [d.address for d in report.pci if d.class_code is not None and d.class_code >> 8 == 0x0604]),
+    )
+    for kind, addresses in kinds:
+        fresh = sorted({a for a in addresses if a not in slots}, key=_order)
+        slots.update((a, f"{kind}{i}") for i, a in enumerate(fresh))
+    return slots
+
+
+def _devices(report: LeanReport, slots: dict[str, str]) -> Iterator[tuple[str, tuple[Value, ...]]]:
+    yield "node", _node(report)
+    for g in sorted(report.gpus, key=lambda g: _order(g.address)):
+        yield slots[g.address], _gpu(g, slots)
+    for g in sorted(report.accelerators, key=lambda g: _order(g.address)):
+        yield slots[g.address], _gpu(g, slots)
+    for n in sorted(report.nics, key=lambda n: _order(n.address)):
+        yield from _nic(n, slots)
+    for i in report.interfaces:
+        if i.address is not None:
+            yield f"interface {i.name}", _values(i, "driver", "speed_mbit_s", "operstate", "mtu_bytes")
+    for m in report.numa_nodes:
+        yield f"numa {m.node}", (_value(m, "cpulist"), _joined(m.distances, m, "distances"))
+    yield from _pci(report, slots)
+    for p in report.paths:
+        a, b = slots.get(p.from_), slots.get(p.to)
+        if a is not None and b is not None and a < b:
+            yield f"path {a}-{b}", (p.class_ or UNKNOWN, p.pcie_class or UNKNOWN, p.nvlinks)
+    yield from _named(report)
+
+
+def _value(part: Part, name: str) -> Value:
+    value = getattr(part, name)
+    if value is not None:
+        return value  # type: ignore[no-any-return]  # every field of a Part is a Value or a list
+    reason = part.missing.get(name, ABSENT).split(":", 1)[0]
+    return ABSENT if reason in _NOT_THERE else UNKNOWN + reason
+
+
+def _values(part: Part, *names: str) -> tuple[Value, ...]:
+    return tuple([_value(part, n) for n in names])
+
+
+def _joined(items: list[str] | list[int] | None, part: Part, name: str) -> Value:
+    return _value(part, name) if items is None else " ".join(map(str, items))
+
+
+def _node(report: LeanReport) -> tuple[Value, ...]:
+    h, limits = report.host, report.limits
+    return (
+        *_values(h, "machine", "cpu_vendor", "cpu_model_name", "sockets", "online_cpus", "dmi_vendor", "dmi_product"),
+        len(report.gpus),
+        len(report.nics),
+        len(report.numa_nodes),
+        *_values(h, "os_name", "kernel_release"),
+        *_values(h, "driver_version", "cuda_version", "nvidia_module_flavor", "fabric_manager"),
+        _joined(h.memory_peers, h, "memory_peers"),
+        *_values(h, "hypervisor", "container"),
+        _joined(h.kernel_options, h, "kernel_options"),
+        _joined(h.iommu_devices, h, "iommu_devices"),
+        # Only which types there are: their numbers follow from the devices.
+        " ".join(sorted(h.iommu_group_types)),
+        *(
+            UNLIMITED if _unlimited(limits, n) else _value(limits, n)
+            for n in ("memlock_bytes", "nofile", "stack_bytes")
+        ),
+    )
+
+
+def _unlimited(limits: Part, name: str) -> bool:
+    return getattr(limits, name) is None and name not in limits.missing
+
+
+def _gpu(g: Gpu, slots: dict[str, str]) -> tuple[Value, ...]:
+    return (
+        g.vendor,
+        *_values(g, "name", "compute_capability", "on_bus", "bar1_total_bytes", "pcie_gen_max", "pcie_width_max"),
+        *_values(g, "c2c_links", "vbios", "mig_current", "ecc_current", "compute_mode", "persistence_mode"),
+        *_values(g, "cpu_node", "memory_node", "cpu_affinity", "pcie_width_current"),
+        _nvlinks(g, slots),
+        *_values(g, "fabric_state", "fabric_status"),
+    )
+
+
+def _nvlinks(g: Gpu, slots: dict[str, str]) -> str:
+    """Return the links of a GPU in words, such as `18 x up NVLink 4 26562 MB/s to switch`; a far GPU by its slot."""
+    counts: Counter[str] = Counter()
+    for k in g.nvlinks:
+        if not k.active:
+            counts["unknown" if k.active is None else "down"] += 1
+            continue
+        far = f"<{slots[k.remote_address]}>" if k.remote_address in slots else k.remote_type or "unknown"
+        counts[f"up NVLink {k.version or '?'} {k.speed_mb_s or '?'} MB/s to {far}"] += 1
+    return ", ".join(f"{n} x {what}" for what, n in sorted(counts.items())) or "none"
+
+
+def _nic(n: Nic, slots: dict[str, str]) -> Iterator[tuple[str, tuple[Value, ...]]]:
+    slot = slots[n.address]
+    virtual = n.physfn is not None
+    yield (
+        slot,
+        (_value(n, "hca_type"), virtual, *_values(n, "firmware", "board_id", "cpu_node"), n.label, " ".join(n.netdevs)),
+    )
+    for p in n.ports:
+        known = _values(p, "state", "phys_state", "link_layer", "rate_gbit_s")
+        # A port that is not up shows a default as its rate (ib_port_attr of the drivers), not what it could do.
+        rate = known[3] if known[0] == "ACTIVE" else ABSENT
+        manager: Value = "told" if p.sm_lid else ABSENT
+        kinds: Value = _value(p, "gids")
+        if p.gids is not None:
+            kinds = " ".join(
+                sorted({f"{g.type or '?'}{'/IPv4' if _ipv4(g.gid) else ''}".replace(" ", "_") for g in p.gids})
+            )
+        yield f"port {slot}/{p.port}", (*known[:3], rate, manager, kinds)
+
+
+def _pci(report: LeanReport, slots: dict[str, str]) -> Iterator[tuple[str, tuple[Value, ...]]]:
+    gpus = {g.address for g in report.gpus} | {g.address for g in report.accelerators}
+    above_gpus = {d.parent for d in report.pci if d.address in gpus}
+    inventory: Counter[str] = Counter()
+    for d in sorted(report.pci, key=lambda d: _order(d.address)):
+        bridge = d.class_code is not None and d.class_code >> 16 == 0x06
+        if not bridge:
+            inventory[_id(d)] += 1
+        slot = slots.get(d.address)
+        if slot is None:
+            continue
+        # A GPU at rest slows its own link, of which the port above it is the other end.
+        rests = d.address in gpus or d.address in above_gpus
+        yield (
+            f"pci {slot}",
+            (
+                _id(d),
+                _value(d, "max_speed_gt_s"),
+                f"<{slots[d.parent]}>" if d.parent in slots else "root",
+                *_values(d, "numa_node", "max_width_lanes", "current_width_lanes"),
+                ABSENT if rests else _value(d, "current_speed_gt_s"),
+                *_values(d, "driver", "acs_control_word", "max_payload_bytes", "iommu_group_type"),
+            ),
+        )
+    for name, n in sorted(inventory.items()):
+        yield f"inventory {name}", (n,)
+
+
+def _id(d: Pci) -> str:
+    return "?" if d.vendor_id is None or d.device_id is None else f"{d.vendor_id:04x}:{d.device_id:04x}"
+
+
+def _named(report: LeanReport) -> Iterator[tuple[str, tuple[Value, ...]]]:
+    for name, version in sorted(report.host.modules.items()):
+        yield f"module {name}", (version or "loaded",)
+    software = dict(report.software)
+    if report.nccl.version is not None:
+        software.setdefault("nccl", report.nccl.version)
+    told = {*report.host.modules, "driver"}  # these stand elsewhere
+    for name, version in sorted(software.items()):
+        if name in told:
+            continue
+        yield f"software {name}", (version,)
+    for s in sorted(report.nccl.settings, key=lambda s: s.name):
+        if s.in_force and s.name not in _NO_SETTINGS:
+            yield f"setting {s.name}", (s.value,)
+    for p in report.probes:
+        yield f"probe {p.name}", ("answered" if p.state in ("ok", "empty") else UNKNOWN + p.state,)
+
+
+def _approximate(report: LeanReport, slots: dict[str, str]) -> dict[str, float]:
+    out: dict[str, float] = {}
+    for name, size in (
+        ("node memory_total_bytes", report.host.memory_total_bytes),
+        ("node shm_total_bytes", report.limits.shm_total_bytes),
+        *((f"numa {n.node} memory_total_bytes", n.memory_total_bytes) for n in report.numa_nodes),
+        *((f"{slots[g.address]} memory_total_bytes", g.memory_total_bytes) for g in report.gpus),
+    ):
+        if size is not None:
+            out[name] = float(size)
+    return out
+
+
+def _identifiers(report: LeanReport, slots: dict[str, str]) -> dict[str, str]:
+    found = [(slots[g.address], g.uuid) for g in report.gpus] + [(slots[n.address], n.node_guid) for n in report.nics]
+    return {slot: i for slot, i in found if i is not None}
+
+
+def _rails(nics: list[Nic], slots: dict[str, str]) -> Iterator[RailPort]:
+    for n in sorted(nics, key=lambda n: _order(n.address)):
+        for p in n.ports:
+            gids = [g.gid for g in p.gids or ()]
+            ipv4 = next((a for a in map(_ipv4, gids) if a), 0)
+            prefixes = [g.replace(":", "")[:16].lower() for g in gids]
+            prefix = next((x for x in prefixes if len(x) == 16 and not x.startswith("fe80")), "")
+            yield RailPort(
+                slots[n.address], n.label, p.port, ipv4, "" if ipv4 else prefix,
+                p.lid or 0 if p.link_layer == "InfiniBand" else 0,
+            )  # fmt: skip
+
+
+def _ipv4(gid: str) -> int:
+    """Return the IPv4 address that a GID maps (RFC 4291, 2.5.5.2) as a number, 0 for none or a link-local one."""
+    try:
+        mapped = ipaddress.IPv6Address(gid).ipv4_mapped
+    except ValueError:
+        return 0
+    return 0 if mapped is None or mapped.is_link_local else int(mapped)
+
+
+def _kind(report: LeanReport) -> str:
+    h = report.host
+    product = " ".join(p for p in (h.dmi_vendor, h.dmi_product) if p)
+    return ", ".join(p for p in (product, h.cpu_model_name or h.cpu_vendor, h.machine) if p) or "unknown"
+
+
+def _gpu_model(report: LeanReport) -> str:
+    gpus = {g.address for g in report.gpus}
+    models = Counter(_id(d) for d in report.pci if d.address in gpus)
+    return min(models, key=lambda m: (-models[m], m), default="")

@@ -1,0 +1,193 @@
+"""What a comparison of nodes takes and what it comes to. Pure structs; nothing here reads a file."""
+
+from __future__ import annotations
+
+import msgspec
+
+Value = str | int | float | bool | None
+"""A value of a field. A text that begins with `?` stands for a value that could not be known (`?denied`)."""
+
+UNKNOWN = "?"
+ABSENT = "absent"
+UNLIMITED = "unlimited"
+
+
+class NodeFinding(msgspec.Struct, frozen=True, array_like=True):
+    """One finding of a check on a node, without its evidence (that stays in the node's own report)."""
+
+    id: str
+    state: str
+    subject: str
+    title: str
+
+
+class RailPort(msgspec.Struct, frozen=True, array_like=True):
+    """Where one port of a NIC sits in the network.
+
+    Attributes:
+        nic: slot of the NIC (`nic3`).
+        label: name of the device on its node (`mlx5_3`).
+        port: number of the port, from 1.
+        ipv4: its first IPv4-mapped GID as a number; 0 where it has none.
+        prefix: subnet prefix of its first GID, 16 hex digits; empty where it has none or only link-local ones.
+        lid: local identifier on InfiniBand; 0 elsewhere.
+    """
+
+    nic: str
+    label: str
+    port: int
+    ipv4: int = 0
+    prefix: str = ""
+    lid: int = 0
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is compared of one node.
+
+    Attributes:
+        name: of the node: its host name.
+        file: where it was read from; empty for facts that came another way.
+        taken_at: RFC 3339, UTC.
+        kind: what sort of machine this is (maker, product, CPU), compared only with its own sort.
+        gpu_model: PCI ids of most of its GPUs; empty for none.
+        devices: slot (`node`, `gpu3`, `path gpu0-nic1`, `setting NCCL_DEBUG`) -> values in the order of
+            compare/fields.py. PCI addresses are written as slots, so that equal wiring gives equal values.
+        addresses: slot -> PCI address, for slots of devices that have one.
+        approximate: name -> number that differs a little between equal nodes (memory sizes in bytes).
+        identifiers: slot -> UUID or GUID; never compared between nodes, only between two looks at one node.
+        rails: where each RDMA port sits.
+        findings: of the node's own checks.
+        fingerprint: 24 hex digits; equal for nodes whose `devices` are equal.
+    """
+
+    name: str
+    file: str = ""
+    taken_at: str = ""
+    kind: str = ""
+    gpu_model: str = ""
+    devices: dict[str, tuple[Value, ...]] = {}
+    addresses: dict[str, str] = {}
+    approximate: dict[str, float] = {}
+    identifiers: dict[str, str] = {}
+    rails: tuple[RailPort, ...] = ()
+    findings: tuple[NodeFinding, ...] = ()
+    fingerprint: str = ""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing in which a node differs from what it is compared with.
+
+    Attributes:
+        section: hardware, wiring, firmware, driver, software, settings, network or probes.
+        device: what it is about: `node`, `GPU3 0000:4c:00.0`, `mlx5_3`, `path GPU0 - mlx5_1`.
+        field: name of the field in the JSON report.
+        value: what this node has; `missing` or `extra` for a whole device.
+        usual: what the others have.
+        share: part of the compared nodes that have `usual`, 0 to 1.
+        told: False where the value of this node could not be known, so that it may be equal after all.
+        path: where the value stands in the node's JSON report.
+        source: the file or call of the machine behind it.
+    """
+
+    section: str
+    device: str
+    field: str
+    value: str
+    usual: str
+    share: float = 1.0
+    told: bool = True
+    path: str = ""
+    source: str = ""
+
+
+class OddNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that differs from most of its kind, with everything in which it does."""
+
+    name: str
+    file: str
+    kind: str
+    group: str
+    differences: tuple[Difference, ...]
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes with one fingerprint."""
+
+    fingerprint: str
+    nodes: tuple[str, ...]
+
+
+class MixedField(msgspec.Struct, frozen=True, kw_only=True):
+    """A field in which no value is usual enough to call the others odd. `values` are (value, nodes), most first."""
+
+    section: str
+    device: str
+    field: str
+    values: tuple[tuple[str, int], ...]
+    examples: tuple[str, ...] = ()
+    """One node for each of the values."""
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """One sort of machine: its groups, biggest first, and what is mixed in it."""
+
+    name: str
+    nodes: int
+    groups: tuple[Group, ...]
+    mixed: tuple[MixedField, ...] = ()
+
+
+class Rail(msgspec.Struct, frozen=True, kw_only=True):
+    """The NICs at one place of all nodes of a kind. `network` is empty where nothing tells the rails apart."""
+
+    kind: str
+    nic: str
+    label: str
+    network: str
+    nodes: int
+
+
+class Count(msgspec.Struct, frozen=True, kw_only=True):
+    """How many nodes have which value of something, most first."""
+
+    name: str
+    values: tuple[tuple[str, int], ...]
+
+
+class SharedFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One finding and the nodes that have it."""
+
+    id: str
+    state: str
+    subject: str
+    title: str
+    nodes: tuple[str, ...]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed on one node between two looks. `what` is changed, new or gone."""
+
+    name: str
+    what: str
+    differences: tuple[Difference, ...] = ()
+
+
+class BadFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that could not be used, and why."""
+
+    file: str
+    why: str
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """The result for many nodes."""
+
+    nodes: int
+    kinds: tuple[Kind, ...] = ()
+    odd: tuple[OddNode, ...] = ()
+    rails: tuple[Rail, ...] = ()
+    software: tuple[Count, ...] = ()
+    settings: tuple[Count, ...] = ()
+    findings: tuple[SharedFinding, ...] = ()
+    changes: tuple[Change, ...] | None = None
+    bad_files: tuple[BadFile, ...] = ()
