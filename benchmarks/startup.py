@@ -67,7 +67,7 @@ def main() -> int:
     from tests.support.snapshots import write_snapshot
 
     with tempfile.TemporaryDirectory() as folder:
-        todo = commands(write_snapshot("hgx_h100_cx7", Path(folder)))
+        todo = commands(write_snapshot(Path(folder) / "hgx.snap", "hgx_h100_cx7"))
         times: dict[str, list[float]] = {name: [] for name in todo}
         for argv in todo.values():
             seconds(argv)

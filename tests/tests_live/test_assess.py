@@ -200,7 +200,7 @@ def test_baseline(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=200))
 def test_a_bad_baseline_is_one_line(data: bytes) -> None:
-    with pytest.raises(InputError, match="expected|no baseline"):
+    with pytest.raises(InputError, match=r"expected|no baseline"):
         baseline.parse(data, "b.json")
 
 

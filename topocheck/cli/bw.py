@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
@@ -28,6 +29,8 @@ OptionalList = Optional[list[str]]  # noqa: UP045
 OptionalInt = Optional[int]  # noqa: UP045
 OptionalText = Optional[str]  # noqa: UP045
 EXIT_INTERRUPTED = 130
+SETTLES_S = 1.2
+"""NVML's utilisation is of the last second at most (nvml.h, nvmlUtilization_t)."""
 
 
 def bw(
@@ -215,6 +218,11 @@ def _measure(
         if not plan.copies and not plan.collectives:
             return _nothing(plan)
         problem = _refusal(plan, roads, allow_busy=allow_busy)
+        if problem:
+            # What NVML calls busy may be the end of the run before this one: look again once it has settled.
+            sleep(SETTLES_S)
+            node, roads = _look()
+            problem = _refusal(plan, roads, allow_busy=allow_busy)
         if problem:
             print(f"topocheck: {problem}", file=sys.stderr)
             return common.EXIT_UNKNOWN

@@ -20,7 +20,7 @@ from topocheck.tests_live.collectives import RankJob
 from topocheck.tests_live.rank_child import LaunchJob
 from topocheck.tests_live.ranks import World
 from topocheck.tests_live.rows import CollectiveRow
-from topocheck.tests_live.supervise import Process
+from topocheck.tests_live.supervise import OURS, Process
 
 QUIET_S = 75.0
 """Seconds without any word from any rank until the ranks are taken for hung; torch's own limit is 60."""
@@ -193,6 +193,7 @@ def _listen(ranks: Ranks, quiet_s: float, join_s: float) -> Iterator[Measurement
             last = monotonic()
             state = ranks.states.setdefault(int(word["rank"]), RankState())
             state.pid = int(word["pid"])
+            OURS.add(state.pid)
             kind = word["event"]
             if kind == "at":
                 state.step, state.row, state.call = int(word["step"]), str(word["row"]), str(word["call"])

@@ -18,7 +18,7 @@ from topocheck.tests_live.collect import run_collectives
 from topocheck.tests_live.ranks import LaunchError, World, meet
 from topocheck.tests_live.roads import Roads
 from topocheck.tests_live.rows import HOST, CollectiveRow, CopyRow, Plan
-from topocheck.tests_live.supervise import Process, run_group, start_child
+from topocheck.tests_live.supervise import OURS, Process, run_group, start_child
 from topocheck.tests_live.watch import Watch, device_states, disturbance, disturbed
 
 METHOD = (
@@ -72,7 +72,6 @@ class Runner:
         self.not_measured: list[NotMeasured] = [NotMeasured(id=what, reason=why) for what, why in plan.left_out]
         self._done_s = 0.0
         self._row_began = monotonic()
-        self._pids: frozenset[int] = frozenset()
 
     def execute(self) -> Run:
         """Run everything in the plan."""
@@ -133,8 +132,6 @@ class Runner:
                 self.not_measured += [NotMeasured(id=r.id, reason="out of time") for r in rows]
                 continue
             child, self.child = (self.child, None) if group == "driver" else (None, self.child)
-            if child is not None:
-                self._pids |= {child.process.pid}
             addresses = tuple(
                 dict.fromkeys(e for r in rows for t in r.transfers for e in (t.source, t.destination) if e != HOST)
             )
@@ -163,7 +160,7 @@ class Runner:
         label = self.roads.label
         named = msgspec.structs.replace(result, from_label=label(result.from_), to_label=label(result.to))
         shared = {i: p for i, p in before.items() if i in index}
-        words = disturbance(looks, shared, self._pids) if looks else _shared_text(shared)
+        words = disturbance(looks, shared, frozenset(OURS)) if looks else _shared_text(shared)
         self.measured.append(disturbed(named, words))
 
     def _collectives(self, watch: Watch, before: dict[int, frozenset[int]]) -> None:

@@ -25,6 +25,10 @@ START_DEADLINE_S = {"driver": 60.0, "staged": 60.0, "torch": 120.0, "host": 20.0
 CHILD_MODULE = "topocheck.tests_live.child"
 
 
+OURS: set[int] = set()
+"""Process numbers of the children, and of the ranks they started, so that NVML's lists can be read."""
+
+
 class Process:
     """A child in its own session, with a pipe for events and a file for whatever it prints.
 
@@ -44,6 +48,7 @@ class Process:
             start_new_session=True,
             env=env,
         )
+        OURS.add(self.process.pid)
         os.close(write_fd)
         os.set_blocking(self.read_fd, False)
         self._selector = selectors.DefaultSelector()

@@ -1,0 +1,168 @@
+"""The command: what it prints, how it exits, and what it leaves when it is interrupted."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.tests_live.test_assess import HEALTHY, copy, judge
+from topocheck.model.measurement import BandwidthReport, Measurement, NotMeasured, Run
+from topocheck.render.bw import bar, bw_text
+from topocheck.render.bw_data import COLUMNS, bw_csv, bw_json, bw_markdown
+from topocheck.render.page import Style
+from topocheck.tests_live.plan import Options, make_plan
+from topocheck.tests_live.roads import Roads
+from topocheck.tests_live.run import Runner
+from topocheck.topology.types import Topology
+
+APP = (
+    "import sys, typer\n"
+    "from topocheck.cli.bw import bw\n"
+    "from topocheck.model.base import InputError\n"
+    "app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)\n"
+    "app.command()(bw)\n"
+    "try:\n"
+    "    app()\n"
+    "except InputError as e:\n"
+    "    print('topocheck:', e, file=sys.stderr)\n"
+    "    sys.exit(2)\n"
+)
+ARGV = [sys.executable, "-c", APP]
+
+
+def run(*args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*ARGV, *args], capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.mark.torch
+def test_gloo_run_as_json_kept_and_compared(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs torch (the [bw] extra)")
+    kept = tmp_path / "kept.json"
+    out = run("--quick", "--backend", "gloo", "--sizes", "1K,16K,64K,256K", "--format", "json", "--save", str(kept))
+    assert out.returncode == 0, out.stderr
+    doc = json.loads(out.stdout)
+    assert [m["size_bytes"] for m in doc["measurements"]] == [1024, 16384, 65536, 262144]
+    for m in doc["measurements"]:
+        assert m["verified"] is True
+        assert m["kind"] == "collective"
+        assert m["backend"] == "gloo"
+        assert m["ranks"] == 2
+        # all_reduce of two ranks: busbw equals algbw.
+        assert m["busbw_gb_s"] == pytest.approx(m["algbw_gb_s"]) == pytest.approx(m["size_bytes"] / m["median"] / 1e3)
+    assert doc["software"]["torch"]
+    assert len(doc["fits"]) == 1
+    assert "about" in out.stderr, "it says how long it takes"
+    assert json.loads(kept.read_text())["run"]["measurements"] == doc["measurements"]
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (("--sizes", "huge"), "not a size"),
+        (("--budget", "lavish"), "quick, standard, full"),
+        (("--engine", "steam"), "driver, torch, both"),
+        (("--collective", "gossip"), "all_reduce"),
+        (("--backend", "ucx"), "nccl, gloo, mpi"),
+        (("--dtype", "float8"), "bfloat16"),
+        (("--ranks", "1", "--backend", "gloo"), "at least 2"),
+        (("--baseline", "/nonexistent"), "cannot be read"),
+        (("--tolerance", "7"), "between 0 and 1"),
+        (("--gpus", "GPU9"), "no GPU is called"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(args: tuple[str, ...], word: str) -> None:
+    out = run(*args)
+    assert out.returncode == 2, out.stderr
+    assert word in out.stderr
+    assert "Traceback" not in out.stderr
+    assert out.stdout == ""
+
+
+def test_plan_only_measures_nothing() -> None:
+    out = run("--plan", "--backend", "gloo")
+    assert out.returncode == 0
+    assert "all_reduce over gloo, 2 ranks" in out.stderr
+    assert out.stdout == ""
+
+
+@pytest.mark.torch
+def test_interrupt_keeps_what_was_measured_and_leaves_nothing() -> None:
+    pytest.importorskip("torch", reason="needs torch (the [bw] extra)")
+    plan = make_plan(Topology(), Options(collectives=("all_reduce", "broadcast"), sizes_bytes=(1024, 4096)))
+    heard: list[str] = []
+
+    def tell(kind: str, words: str, share: float) -> None:
+        heard.append(kind)
+        if heard.count("measured") == 2:
+            raise KeyboardInterrupt
+
+    result = Runner(plan, Roads(Topology()), tell=tell).execute()
+    assert result.interrupted
+    assert len(result.measurements) == 1, "what was measured until then is kept"
+    assert [(n.id, n.reason) for n in result.not_measured] == [("broadcast:gloo:2:float32", "interrupted")]
+    left = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout
+    mine = [x for x in left.splitlines() if x.split()[0] in ("1", str(os.getpid())) and "topocheck.tests_live" in x]
+    assert mine == []
+
+
+def report() -> BandwidthReport:
+    us = 3246.0
+    sweep = tuple(
+        Measurement(
+            id=f"all_reduce:nccl:2:{1 << n}", kind="collective", collective="all_reduce", backend="nccl", ranks=2,
+            dtype="float32", in_place=True, mode="back_to_back", size_bytes=1 << n, samples=(us / (1 << 30 - n),),
+            median=us / (1 << 30 - n) + 20, unit="us", algbw_gb_s=1.0 + n, busbw_gb_s=1.0 + n, verified=True,
+        )
+        for n in (20, 24, 28, 30)
+    )  # fmt: skip
+    wrong = copy("p2p", "a|b", "<c>", 10.0, verified=False, wrong="1 of 9 bytes are wrong", suffix="x")
+    return judge(*HEALTHY, *sweep, wrong, not_measured=(NotMeasured(id="local", reason="out of time"),))
+
+
+def test_text_names_what_matters_at_80_columns_without_colour() -> None:
+    text = bw_text(report(), Style(80, False))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+    for words in (
+        "54.4 86%", "397.5 88%", "786.0 87%", "gain of peer access: GPU0 to GPU1 10.6 times (398", "10.0 WRONG",
+        "FAIL bw.wrong-data", "out of time", "Cost model: all_reduce nccl 2 ranks",
+    ):  # fmt: skip
+        assert words in text, words
+    assert "\x1b[" in bw_text(report(), Style(80, True))
+    assert "Beside what the road can carry" in bw_text(report(), Style(80, False), verbose=True)
+
+
+def test_bars_are_exact_to_an_eighth() -> None:
+    assert bar(1.0, 10) == "█" * 10
+    assert bar(0.5, 10) == "█" * 5
+    assert bar(1 / 80, 10) == "▏"
+    assert bar(0, 10) == ""
+    assert bar(7, 3) == "███"
+
+
+def test_csv_and_markdown_and_json_hold_every_measurement() -> None:
+    r = report()
+    rows = list(csv.DictReader(io.StringIO(bw_csv(r))))
+    assert [x["id"] for x in rows] == [m.id for m in r.run.measurements]
+    assert tuple(rows[0]) == COLUMNS
+    assert rows[0]["percent_of_expected"] == "107.9"
+    table = [line for line in bw_markdown(r).splitlines() if line.startswith("| ") and "---" not in line]
+    assert len(table) == 1 + len(r.run.measurements)
+    assert all(line.replace("\\|", "").count("|") == 12 for line in table)
+    doc = json.loads(bw_json(r))
+    assert msgspec.convert(doc["measurements"], tuple[Measurement, ...]) == r.run.measurements
+    assert {a["measurement"] for a in doc["assessments"]} <= {m["id"] for m in doc["measurements"]}
+
+
+def test_an_empty_run_is_no_error() -> None:
+    empty = BandwidthReport(run=Run())
+    assert "0 rows" in bw_text(empty, Style(80, False))
+    assert json.loads(bw_json(empty))["measurements"] == []
