@@ -107,7 +107,7 @@ def test_only_the_door_touches_the_machine(room):
 def test_a_json_report_loads_nothing_heavy(tmp_path):
     from tests.support.snapshots import write_snapshot
 
-    snapshot = write_snapshot("hgx_h100_cx7", tmp_path)
+    snapshot = write_snapshot(tmp_path / "hgx.snap", "hgx_h100_cx7")
     code = (
         "import sys; sys.argv = ['topocheck', 'report', '--from', sys.argv[1], '--format', 'json', '-o', '/dev/null']\n"
         "from topocheck.cli.main import main\n"

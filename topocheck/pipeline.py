@@ -49,17 +49,22 @@ def live_host(*, cross_check: bool = False, budget_s: float = 20.0) -> Host:
     return Host(RecordedBackend(ask_machine(cross_check=cross_check, budget_s=budget_s)), "live")
 
 
-def read_node(host: Host, probes: Sequence[Probe] = PROBES + OPTIONAL_PROBES) -> Node:
-    """Run the probes on a host and return its facts. A probe that breaks leaves its part missing and says so."""
+def read_node(host: Host, probes: Sequence[Probe] | None = None) -> Node:
+    """Run the probes on a host and return its facts. A probe that breaks leaves its part missing and says so.
+
+    Args:
+        host: where the answers come from.
+        probes: which to run; where None, all, and of the optional ones those that the machine was asked.
+    """
     facts: dict[str, object] = {}
     statuses = []
+    if probes is None:
+        probes = PROBES + tuple(p for p in OPTIONAL_PROBES if _was_asked(host, p))
     for p in probes:
         status = _recorded_status(host, p)
         try:
             facts[p.name] = p.read(_as_left(host, status))
         except HostError as e:
-            if e.reason is Reason.NOT_RECORDED and p in OPTIONAL_PROBES:
-                continue
             status = ProbeStatus(name=p.name, state=_failed_state(e), ms=status.ms, detail=status.detail or str(e))
         except Exception as e:  # noqa: BLE001 - a fault of one probe must not take the others with it
             status = ProbeStatus(name=p.name, state="failed", ms=status.ms, detail=f"{type(e).__name__}: {e}")
@@ -117,6 +122,14 @@ def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Ch
         results=tuple(r for r, _ in outcomes),
         findings=tuple(sorted(findings, key=registry.finding_order)),
     )
+
+
+def _was_asked(host: Host, probe: Probe) -> bool:
+    try:
+        host.probe_status(probe.name)
+    except HostError:
+        return False
+    return True
 
 
 def _recorded_status(host: Host, probe: Probe) -> ProbeStatus:

@@ -26,7 +26,7 @@ NIC Legend:
 
 @pytest.fixture(scope="module")
 def hgx(tmp_path_factory):
-    return write_snapshot("hgx_h100_cx7", tmp_path_factory.mktemp("snap"))
+    return write_snapshot(tmp_path_factory.mktemp("snap") / "hgx.snap", "hgx_h100_cx7")
 
 
 def invoke(*argv, stdin=None):
