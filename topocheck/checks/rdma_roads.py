@@ -27,7 +27,7 @@ def _able(c: Context) -> list[RdmaVerdict]:
     out = []
     for v in c.gpudirect.rdma:
         gpu_refuses = any(r.effect == "no" and not _is_road(r) for r in v.reasons)
-        if v.to_label in active and not gpu_refuses:
+        if v.to_label in active and not gpu_refuses and _roads(v):
             out.append(v)
     if not out:
         raise not_applicable("no GPU here that supports GPUDirect RDMA")
@@ -82,15 +82,17 @@ def no_road(c: Context) -> Iterator[Finding]:
         roads = _roads(without[0])
         broken = any("not registered" in r.text for r in roads)
         near = any(_is_near(c, v) for v in without)
+        closed = c.node.system.nvidia_module_flavor == "proprietary"
         gpus, nics = dict.fromkeys(v.from_label for v in without), dict.fromkeys(v.to_label for v in without)
         yield Finding(
             id="rdma.no-road",
             state=State.FAIL if broken else State.WARN if near else State.NOTE,
             subject="node",
             title=f"no road for GPUDirect RDMA between {listed(gpus)} and {listed(nics)}: "
-            + "; ".join(r.text for r in roads),
+            + "; ".join(r.text for r in roads)
+            + (" (the NVIDIA kernel module is the proprietary one)" if closed else ""),
             consequence="every byte to another host is staged in host memory, at half the bandwidth or less",
-            evidence=tuple(e for r in roads for e in r.evidence),
+            evidence=tuple(dict.fromkeys((*(e for r in roads for e in r.evidence), *_flavor(c)))),
             rule="a peer-memory module that is registered, or DMA-BUF on both sides",
             fix="; or ".join(r.fix for r in roads if r.fix) or None,
         )
@@ -108,6 +110,10 @@ def no_road(c: Context) -> Iterator[Finding]:
             rule="one road that is known to be open",
             fix="; or ".join(r.fix for r in roads if r.fix) or None,
         )
+
+
+def _flavor(c: Context) -> tuple[Evidence, ...]:
+    return c.node.system.evidence("/proc/driver/nvidia/version")
 
 
 def _is_near(c: Context, v: RdmaVerdict) -> bool:

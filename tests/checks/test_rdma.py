@@ -1,0 +1,252 @@
+"""Each check of RDMA fires on one planted fault, and is quiet on its near miss."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.checks.software import findings, healthy, one, run, state, variant, with_env, with_nccl, with_node
+from topocheck.checks.rdma_gids import best, is_ipv4, is_link_local
+from topocheck.model.base import State, Verdict
+from topocheck.model.net import Gid
+from topocheck.policy.types import CheckPolicy, Expect, Policy
+
+HGX = "hgx_h100_cx7"
+PORT = "/sys/bus/pci/devices/0000:{bus}:00.0/infiniband/{name}/ports/1"
+MLX0 = PORT.format(bus="19", name="mlx5_0")
+
+
+@pytest.mark.parametrize(
+    ("told", "expected", "words"),
+    [
+        ("DOWN/Polling", State.WARN, "no signal from a partner"),
+        ("DOWN/Disabled", State.NOTE, "switched off"),
+        ("INIT/LinkUp", State.WARN, "no subnet manager"),
+        ("DOWN/LinkUp", State.WARN, "the link is up, and the port is not"),
+    ],
+)
+def test_a_port_that_is_down_is_told_apart_by_how(told: str, expected: State, words: str) -> None:
+    f = one("rdma.port-down", variant(HGX, patch={"mlx5_5": {"state": told}}))
+    assert f.state is expected
+    assert words in f.title
+    assert "mlx5_5" in f.subject
+    assert any(e.source.endswith("phys_state") for e in f.evidence)
+
+
+def test_a_port_that_is_down_fails_where_the_policy_expects_a_rate() -> None:
+    c = variant(HGX, patch={"mlx5_5": {"state": "DOWN/Polling"}})
+    c = msgspec.structs.replace(c, policy=Policy(expect=Expect(nic_rate_gbit_s=400)))
+    assert state("rdma.port-down", c) is State.FAIL
+
+
+def test_a_port_nobody_cabled_is_a_note() -> None:
+    # Both storage NICs wait for a partner: of the port's kind no other is up.
+    c = variant(HGX, patch={"mlx5_8": {"state": "DOWN/Polling"}, "mlx5_9": {"state": "DOWN/Polling"}})
+    assert {f.state for f in findings("rdma.port-down", c)} == {State.NOTE}
+
+
+def test_the_rate_of_a_port_that_is_down_is_not_judged() -> None:
+    c = variant(HGX, patch={"mlx5_5": {"state": "DOWN/Polling", "rate": "10_Gb/sec_(1X_SDR)"}})
+    assert findings("rdma.port-slower-than-siblings", c) == ()
+
+
+def test_one_port_at_half_rate_fails_with_the_share_that_is_left() -> None:
+    f = one("rdma.port-slower-than-siblings", variant(HGX, patch={"mlx5_3": {"rate": "200_Gb/sec_(2X_NDR)"}}))
+    assert f.state is State.FAIL
+    assert "mlx5_3" in f.subject
+    assert "50 %" in f.consequence  # 200 of 400 Gb/s
+    assert "200 Gb/sec (2X NDR)" in f.title
+    assert "7 of its kind" in f.title
+
+
+def test_half_of_the_ports_at_another_rate_looks_like_design() -> None:
+    slow = {f"mlx5_{i}": {"rate": "200_Gb/sec_(4X_HDR)"} for i in range(4)}
+    assert {f.state for f in findings("rdma.port-slower-than-siblings", variant(HGX, patch=slow))} == {State.NOTE}
+
+
+def test_a_rate_that_cannot_be_read_is_unknown() -> None:
+    c = variant(HGX, files={f"{MLX0}/rate": "50 GB/sec"})
+    assert one("rdma.port-slower-than-siblings", c).state is State.UNKNOWN
+
+
+def test_mixed_link_layers_are_a_note_until_the_setting_chooses() -> None:
+    f = one("rdma.mixed-link-layers", healthy(HGX))
+    assert f.state is State.NOTE
+    assert "Ethernet: mlx5_8, mlx5_9" in f.title
+    assert findings("rdma.mixed-link-layers", with_env(HGX, NCCL_IB_HCA="=mlx5_0")) == ()
+
+
+def test_software_rdma_is_a_note_and_real_devices_are_not() -> None:
+    assert one("rdma.software-device", variant(HGX, software_rdma=["rxe0"])).subject == "rxe0"
+    assert state("rdma.software-device", healthy(HGX)) is State.NOT_APPLICABLE
+
+
+def test_no_module_and_no_dma_buf_is_no_road() -> None:
+    c = variant(HGX, driver={"flavor": "proprietary"}, modules={"nvidia_peermem": {"absent": True}})
+    f = one("rdma.no-road", c)
+    assert f.state is State.WARN
+    assert "nvidia_peermem is not loaded" in f.title
+    assert "proprietary" in f.title
+    assert f.fix is not None
+    assert "modprobe nvidia-peermem" in f.fix
+
+
+def test_one_road_is_enough() -> None:
+    open_module = variant(HGX, modules={"nvidia_peermem": {"absent": True}})
+    by_peermem = variant(HGX, driver={"flavor": "proprietary"})
+    assert findings("rdma.no-road", open_module) == ()
+    assert findings("rdma.no-road", by_peermem) == ()
+
+
+def test_without_an_active_port_no_road_is_needed() -> None:
+    down = {f"mlx5_{i}": {"state": "DOWN/Polling"} for i in range(10)}
+    c = variant(HGX, patch=down, modules={"nvidia_peermem": {"absent": True}}, driver={"flavor": "proprietary"})
+    assert state("rdma.no-road", c) is State.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [("2.22.3", "does not see the module"), ("2.23.4", "takes the module for a working one")],
+)
+def test_what_nccl_makes_of_an_unregistered_module_depends_on_its_version(version: str, words: str) -> None:
+    c = with_nccl(healthy("h18_peermem_not_registered"), version)
+    f = one("rdma.peermem-not-registered", c)
+    assert f.state is State.WARN
+    assert words in f.consequence
+
+
+def test_an_unregistered_module_does_not_matter_beside_dma_buf_unless_nccl_is_older_than_it() -> None:
+    c = healthy("h18b_peermem_not_registered_open")
+    assert {v.dma_buf for v in c.gpudirect.rdma} == {Verdict.YES}
+    assert findings("rdma.peermem-not-registered", with_nccl(c, "2.21.5")) == ()
+    assert state("rdma.peermem-not-registered", with_nccl(c, "2.12.12")) is State.WARN
+
+
+def test_one_gpu_whose_nic_is_missing_stands_out_from_its_siblings() -> None:
+    f = one("rdma.nearest-nic-far", variant(HGX, patch={"mlx5_2": {"hidden": 1}}))
+    assert f.state is State.WARN
+    assert "GPU2" in f.subject
+    assert "NODE" in f.title
+
+
+def test_a_near_nic_that_is_down_is_no_matter_of_place() -> None:
+    assert findings("rdma.nearest-nic-far", variant(HGX, patch={"mlx5_2": {"state": "DOWN/Polling"}})) == ()
+
+
+def test_the_only_nic_on_the_other_socket_warns() -> None:
+    f = one("rdma.nearest-nic-far", healthy("nic_wrong_socket"))
+    assert (f.state, f.subject) == (State.WARN, "node")
+    assert "SYS" in f.title
+
+
+@pytest.mark.parametrize("name", ["gb200_tray", "cloud_vm_17nic", "h26_vm_flat_a800"])
+def test_far_nics_are_not_judged_on_grace_and_in_guests(name: str) -> None:
+    assert state("rdma.nearest-nic-far", healthy(name)) is State.NOT_APPLICABLE
+
+
+def test_a_guest_with_ats_off_gets_a_note() -> None:
+    off = variant("cloud_vm_17nic", patch={"mlx5_2": {"ats": "off"}})
+    assert {f.state for f in findings("rdma.vf-without-ats", off)} <= {State.NOTE, State.UNKNOWN}
+    assert any("mlx5_2" in f.subject and f.state is State.NOTE for f in findings("rdma.vf-without-ats", off))
+    assert state("rdma.vf-without-ats", healthy(HGX)) is State.NOT_APPLICABLE
+
+
+def test_ats_that_cannot_be_read_is_unknown() -> None:
+    assert state("rdma.vf-without-ats", variant("cloud_vm_17nic", system={"root": False})) is State.UNKNOWN
+
+
+def test_one_nic_with_other_firmware_warns() -> None:
+    f = one("rdma.siblings-differ", variant(HGX, patch={"mlx5_6": {"firmware": "28.36.1010"}}))
+    assert f.state is State.WARN
+    assert "mlx5_6" in f.subject
+    assert "28.36.1010" in f.title
+    assert state("rdma.siblings-differ", healthy(HGX)) is State.OK
+
+
+def test_another_board_of_the_same_model_is_a_note() -> None:
+    f = one("rdma.siblings-differ", variant(HGX, patch={"mlx5_6": {"board": "MT_0000000970"}}))
+    assert f.state is State.NOTE
+    assert "MT_0000000970" in f.title
+
+
+def test_a_container_without_verbs_devices_warns() -> None:
+    c = variant(HGX, system={"marks": ["/.dockerenv"]}, files={"/dev/infiniband": {"remove": True}})
+    f = one("rdma.verbs-device-missing", c)
+    assert f.state is State.WARN
+    assert f.fix is not None
+    assert "--device=/dev/infiniband" in f.fix
+    assert state("rdma.verbs-device-missing", healthy(HGX)) is State.OK
+    assert state("rdma.verbs-device-missing", healthy("l40s_x8")) is State.NOT_APPLICABLE
+
+
+def test_verbs_devices_that_may_not_be_opened_warn() -> None:
+    net = msgspec.structs.replace(healthy(HGX).node.net, verbs_accessible=False)
+    assert "may not be opened" in one("rdma.verbs-device-missing", with_node(healthy(HGX), net=net)).title
+
+
+def test_a_link_that_fell_often_warns_against_quiet_siblings() -> None:
+    c = variant(HGX, files={f"{MLX0}/counters/link_downed": "57"})
+    f = one("rdma.counters", c)
+    assert f.state is State.WARN
+    assert "57 times" in f.title
+    assert any(e.source.endswith("link_downed") and e.raw == "57" for e in f.evidence)
+
+
+def test_few_flaps_are_quiet_and_the_policy_may_ask_for_less() -> None:
+    c = variant(HGX, files={f"{MLX0}/counters/link_downed": "3"})
+    assert findings("rdma.counters", c) == ()
+    strict = Policy(checks={"rdma.counters": CheckPolicy(thresholds={"link_downed": 2})})
+    # 3 flaps are above that, and not 10 times what the siblings have (none counts as one).
+    assert state("rdma.counters", msgspec.structs.replace(c, policy=strict)) is State.NOTE
+
+
+def test_a_count_that_all_siblings_share_is_a_note() -> None:
+    at = {f"{n.rdma.source}/ports/1/hw_counters/rnr_nak_retry_err": "500" for n in healthy(HGX).topology.nics if n.rdma}
+    assert {f.state for f in findings("rdma.counters", variant(HGX, files=at))} == {State.NOTE}
+
+
+def test_the_gid_must_be_v2_on_a_routable_address() -> None:
+    at = {"NCCL_IB_GID_INDEX": "3"}
+    c = variant("h17_gid_link_local", environment=at)
+    assert run("rdma.gid-index", c)[0].state is State.OK
+    v1 = variant("h17_gid_link_local", environment={"NCCL_IB_GID_INDEX": "2"})
+    assert one("rdma.gid-index", v1).state is State.WARN
+    empty = variant("h17_gid_link_local", environment={"NCCL_IB_GID_INDEX": "6"})
+    assert one("rdma.gid-index", empty).state is State.FAIL
+    auto = variant("h17_gid_link_local", environment={"NCCL_IB_GID_INDEX": "-1"})
+    assert state("rdma.gid-index", auto) is State.NOT_APPLICABLE
+
+
+def test_an_old_nccl_takes_index_0_by_itself() -> None:
+    c = variant("h17_gid_link_local", environment={"NCCL_IB_GID_INDEX": ""})
+    assert state("rdma.gid-index", c) is State.NOT_APPLICABLE
+    assert one("rdma.gid-index", with_nccl(c, "2.20.5")).state is State.WARN
+    assert state("rdma.gid-index", with_nccl(c, "2.21.5")) is State.NOT_APPLICABLE
+
+
+def test_a_gid_whose_type_a_container_hides_is_unknown() -> None:
+    nic = next(n for n in healthy("h17_gid_link_local").topology.nics)
+    assert nic.rdma is not None
+    hidden = {f"{nic.rdma.source}/ports/1/gid_attrs/types/1": {"error": "EINVAL"}}
+    assert one("rdma.gid-index", variant("h17_gid_link_local", files=hidden)).state is State.UNKNOWN
+
+
+def test_gid_index_does_not_apply_to_infiniband() -> None:
+    c = with_env(HGX, NCCL_IB_GID_INDEX="1", NCCL_IB_HCA="=mlx5_0,mlx5_1")
+    assert state("rdma.gid-index", c) is State.NOT_APPLICABLE
+
+
+def test_the_best_gid_is_v2_on_ipv4() -> None:
+    local, mapped = "fe80:0000:0000:0000:0ac0:ebff:feda:1cfb", "0000:0000:0000:0000:0000:ffff:c800:d106"
+    table = (
+        Gid(index=0, gid=local, type="IB/RoCE v1"),
+        Gid(index=1, gid=local, type="RoCE v2"),
+        Gid(index=2, gid=mapped, type="IB/RoCE v1"),
+        Gid(index=3, gid=mapped, type="RoCE v2"),
+    )
+    found = best(table)
+    assert found is not None
+    assert found.index == 3
+    assert best(table[:3]) is None
+    assert (is_link_local(local), is_ipv4(local)) == (True, False)
+    assert (is_link_local(mapped), is_ipv4(mapped)) == (False, True)
