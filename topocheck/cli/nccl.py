@@ -164,7 +164,10 @@ def predict(
 
     common.choose(format_, ("text", "json"), "--format")
     hosts, version, specs, labels = given.hosts_for(ranks, from_, topo_file, nccl_version)
-    p = given.predict_or_fail(hosts, version, specs, given.parse_settings(set_ or []))
+    what_if = given.parse_settings(set_ or [])
+    for problem in given.problems_of(what_if, version):
+        print(f"topocheck: --set: {problem}", file=sys.stderr)
+    p = given.predict_or_fail(hosts, version, specs, what_if)
     style = common.style(output, no_color, width)
     common.emit(given.json_text(p) if format_ == "json" else prediction_text(p, labels, style, why=why), output)
 

@@ -95,6 +95,14 @@ def parse_settings(items: list[str]) -> dict[str, str]:
     return out
 
 
+def problems_of(settings: dict[str, str], version: Version) -> list[str]:
+    """Return why a version would ignore some of the settings, or read them otherwise than they look."""
+    from topocheck.knowledge.nccl_values import judge_setting
+
+    found = [p for name, value in settings.items() for p in judge_setting(name, value, version)]
+    return [p.text for p in found if p.kind != "risky"]
+
+
 def hosts_for(
     ranks: Path | None, from_: Path | None, topo_file: Path | None, version_text: str | None
 ) -> tuple[tuple[HostInput, ...], Version, Any, dict[int, str]]:

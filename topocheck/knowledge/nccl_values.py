@@ -71,8 +71,8 @@ def read_level(text: str, version: Version) -> str | None:
 def _judge_number(s: NcclSetting, value: str) -> list[SettingProblem]:
     n, rest = read_integer(value)
     if rest.strip():
-        fix = f"{s.name}={s.accepted.split('|')[-1] if s.reads == 'switch' else '<number>'}"
-        meant = value.strip().lower()
+        fix = f"{s.name}=NUMBER, of {s.accepted}" if s.accepted else f"{s.name}=NUMBER"
+        meant = value.strip().lower() if s.type == "bool" else ""
         if meant in ("true", "yes", "on", "y", "t"):
             fix = f"{s.name}=1"
         elif meant in ("false", "no", "off", "n", "f"):
