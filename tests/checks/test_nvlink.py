@@ -57,6 +57,12 @@ ROWS = [
                 {"clusterUuid": CLUSTER, "cliqueId": 8}}}}, state=F, subject="node", says=("different",)),
     Row(id="nvlink.fabric-not-ready", machine=HGX,
         change={"gpus": {"fabric": {"clusterUuid": CLUSTER, "cliqueId": 7}}}),
+    # A public capture of a healthy eight-GPU node: Completed, Success, clique 0, a cluster that is not zero.
+    Row(id="nvlink.fabric-not-ready", machine=HGX,
+        change={"gpus": {"fabric": {"clusterUuid": CLUSTER, "cliqueId": 0}}}),
+    Row(id="nvlink.fabric-not-ready", machine="gb200_tray",
+        change={"gpus": {"fabric": {"clusterUuid": "00000000-0000-0000-0000-000000000000", "cliqueId": 0}}}, state=F,
+        subject="node", says=("without a cluster",)),
     Row(id="nvlink.fabric-not-ready", machine=HGX),
     Row(id="nvlink.fabric-not-ready", machine="gb200_tray"),
     Row(id="nvlink.fabric-not-ready", machine="h09a_h200_alone_vm", applies=False),

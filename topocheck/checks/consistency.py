@@ -97,6 +97,32 @@ def siblings_differ(context: Context) -> Iterator[Finding]:
             values = {g.address: trait.of(g.nvml) for g in gpus if g.nvml is not None}
             yield from _odd(gpus, trait, values)
         yield from _widths(gpus, every)
+        yield from _silent(gpus)
+
+
+def _silent(gpus: list[Gpu]) -> Iterator[Finding]:
+    """Name a GPU that does not tell what all its siblings tell: its driver is in trouble with it."""
+    for gpu in gpus:
+        others = [g.nvml for g in gpus if g is not gpu and g.nvml is not None]
+        nvml = gpu.nvml
+        if nvml is None or nvml.mig_current is True:
+            continue
+        lost = [
+            t
+            for t in _TRAITS
+            if t.of is not _link_speed and isinstance(t.of(nvml), Missing) and all(known(t.of(o)) for o in others)
+        ]
+        if lost:
+            yield Finding(
+                id="consistency.siblings-differ",
+                state=State.UNKNOWN,
+                subject=named(gpu),
+                title=f"it does not tell {listed(t.name for t in lost)}, its siblings do",
+                consequence="what it does not tell cannot be judged; a GPU in trouble answers so",
+                evidence=tuple(e for t in lost[:4] for e in quote(nvml, t.call, t.of(nvml))),
+                rule="GPUs of one model answer the same questions",
+                fix="look for Xid errors in dmesg; reset the GPU (ends all that runs on it)",
+            )
 
 
 def _odd(gpus: list[Gpu], trait: _Trait, values: dict[str, object]) -> Iterator[Finding]:

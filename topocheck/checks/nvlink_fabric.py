@@ -65,8 +65,8 @@ def fabric_not_ready(context: Context) -> Iterator[Finding]:
         the GPUs.
 
     Does not apply:
-        To products without a fabric, and to a single GPU that knows none (passed into a guest). A zero cluster and
-        clique 0 are normal on a single node.
+        To products without a fabric, and to a single GPU that knows none (passed into a guest). On single-node
+        products a zero cluster is normal, and so is clique 0 in a cluster that has a name.
     """
     gpus = _gpus(context)
     if not any(known(_state(g)) or _multi_node(g) for g in gpus):
@@ -125,7 +125,7 @@ def _identity(gpus: list[Gpu]) -> Iterator[Finding]:
         return
     if len(set(told.values())) > 1:
         title = "the GPUs of this node are in different clusters or cliques of the NVLink fabric"
-    elif any(_zero(c) or clique == 0 for c, clique in told.values()):
+    elif any(_multi_node(g) and (_zero(told[g.address][0]) or told[g.address][1] == 0) for g in inside):
         title = "the GPUs are registered without a cluster or clique"
     else:
         return
@@ -136,7 +136,7 @@ def _identity(gpus: list[Gpu]) -> Iterator[Finding]:
         title=title,
         consequence="multi-node NVLink does not work between them; jobs fall back to the network or fail",
         evidence=_evidence(inside),
-        rule="one cluster and one clique, neither of them zero, on products of a multi-node fabric",
+        rule="one cluster and one clique on a node; neither of them zero on products of a multi-node fabric",
         fix="look at the logs of the fabric manager of the rack and of nvidia-imex; then reset the GPUs",
     )
 

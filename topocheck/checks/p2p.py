@@ -8,7 +8,7 @@ from topocheck.checks.p2p_pairs import GpuPair, pairs
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.subjects import is_guest, listed, living, named, pair, quote
 from topocheck.knowledge.products import p2p_code
-from topocheck.model.base import Evidence, Finding, Missing, State
+from topocheck.model.base import Evidence, Finding, Missing, State, known
 from topocheck.topology.paths import product_of
 from topocheck.topology.types import Gpu
 
@@ -63,23 +63,45 @@ def refused(context: Context) -> Iterator[Finding]:
         confidential computing are only noted.
     """
     groups: dict[tuple[str, State, str], list[GpuPair]] = {}
-    for p in _several(context):
+    found = _several(context)
+    untold = [p for p in found if not p.split and not _told(context, p)]
+    if untold and all(p.a.nvml is None or p.b.nvml is None for p in found):
+        raise not_applicable("NVML does not answer for these GPUs")
+    if untold:
+        yield Finding(
+            id="p2p.refused",
+            state=State.UNKNOWN,
+            subject=subject_of(untold),
+            title=f"neither NVML nor CUDA says whether {listed(p.labels for p in untold)} have peer access",
+            consequence="if they have none, copies go through host memory",
+            evidence=status_evidence(context, untold[:2]),
+            rule="NVML's P2P status for read and write, or CUDA's can-access-peer, must be told",
+            fix="update the driver, or try it with a checked copy (`topocheck bw`)",
+        )
+    for p in found:
         code = p.code
         if not isinstance(code, str) or code == "OK" or p.path.nvlinks or p.split:
             continue
         groups.setdefault((code, *_expected(context, p, code)), []).append(p)
-    for (code, state, why), found in groups.items():
+    for (code, state, why), same in groups.items():
         meaning, fix = p2p_code(code) or (f"the code {code} is not known here", "update topocheck")
         yield Finding(
             id="p2p.refused",
             state=state,
-            subject=subject_of(found),
-            title=f"no peer access between {listed(p.labels for p in found)}: {code}, {meaning}{why}",
+            subject=subject_of(same),
+            title=f"no peer access between {listed(p.labels for p in same)}: {code}, {meaning}{why}",
             consequence="copies between these GPUs go through host memory, at half the link's rate or less",
-            evidence=status_evidence(context, found[:2]),
+            evidence=status_evidence(context, same[:2]),
             rule="NVML's P2P status for read or write is not OK",
             fix=fix,
         )
+
+
+def _told(context: Context, p: GpuPair) -> bool:
+    """Tell whether NVML or CUDA says anything of a pair."""
+    peers = context.node.cuda.peers
+    asked = any((c.from_address, c.to_address) == (p.a.address, p.b.address) and known(c.can_access) for c in peers)
+    return isinstance(p.code, str) or asked
 
 
 def _expected(context: Context, p: GpuPair, code: str) -> tuple[State, str]:
