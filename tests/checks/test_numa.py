@@ -1,0 +1,129 @@
+"""Each check of NUMA fires on one planted fault, and is quiet on its near miss."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.checks.software import findings, healthy, one, state, variant, with_node
+from topocheck.checks.registry import Context
+from topocheck.model.base import ABSENT, State
+
+HGX = "hgx_h100_cx7"
+# Of hgx_h100_cx7: node 0 has CPUs 0-47 and 96-143 and GPU0 to GPU3, node 1 the rest and GPU4 to GPU7.
+FAR, NEAR = "48-95", "0-47"
+
+
+def test_a_process_that_sees_gpus_of_both_sockets_gets_a_note() -> None:
+    f = one("numa.process-far-from-gpus", variant(HGX, process={"cpus": FAR}))
+    assert f.state is State.NOTE
+    assert "GPU0, GPU1, GPU2, GPU3" in f.title
+    assert f.evidence[0].raw == FAR
+
+
+def test_a_rank_on_the_wrong_socket_warns() -> None:
+    far = variant(HGX, process={"cpus": FAR}, environment={"LOCAL_RANK": "0"})
+    near = variant(HGX, process={"cpus": NEAR}, environment={"LOCAL_RANK": "0"})
+    assert one("numa.process-far-from-gpus", far).state is State.WARN
+    assert findings("numa.process-far-from-gpus", near) == ()
+
+
+def test_a_process_whose_only_gpu_is_far_warns() -> None:
+    c = variant(HGX, process={"cpus": FAR}, environment={"CUDA_VISIBLE_DEVICES": "1"})
+    f = one("numa.process-far-from-gpus", c)
+    assert (f.state, f.subject) == (State.WARN, "process")
+    assert "GPU1" in f.title
+
+
+def test_one_cpu_near_the_gpu_is_a_note() -> None:
+    c = variant(HGX, process={"cpus": "0,48-95"}, environment={"LOCAL_RANK": "0"})
+    assert "one CPU" in one("numa.process-far-from-gpus", c).title
+
+
+def test_an_unbound_process_and_a_single_node_are_quiet() -> None:
+    assert findings("numa.process-far-from-gpus", healthy(HGX)) == ()
+    assert state("numa.process-far-from-gpus", healthy("laptop")) is State.NOT_APPLICABLE
+
+
+def test_memory_of_the_other_socket_only_warns() -> None:
+    far = variant(HGX, process={"mems": "1"}, environment={"LOCAL_RANK": "2"})
+    assert one("numa.memory-nodes-excluded", far).state is State.WARN
+    assert one("numa.memory-nodes-excluded", variant(HGX, process={"mems": "1"})).state is State.NOTE
+    near = variant(HGX, process={"mems": "0"}, environment={"LOCAL_RANK": "2"})
+    assert findings("numa.memory-nodes-excluded", near) == ()
+
+
+def test_gpu_memory_nodes_may_be_left_out() -> None:
+    # On gb200_tray nodes 2, 10, 18 and 26 are the GPUs' own memory.
+    assert findings("numa.memory-nodes-excluded", variant("gb200_tray", process={"mems": "0-1"})) == ()
+
+
+def _placeless(*labels: str) -> Context:
+    """Return the HGX machine on whose devices, and the ports above them, firmware is silent."""
+    c = healthy(HGX)
+    devices = {d.address: d for d in c.node.pci.devices}
+    gone = set()
+    for d in (*c.topology.gpus, *c.topology.nics):
+        address: str | None = d.address if not labels or d.label in labels else None
+        while address in devices:
+            gone.add(address)
+            address = devices[address].parent
+    changed = tuple(msgspec.structs.replace(d, numa_node=ABSENT) if d.address in gone else d for d in devices.values())
+    return with_node(c, pci=msgspec.structs.replace(c.node.pci, devices=changed))
+
+
+def test_no_device_with_a_node_warns_on_bare_metal() -> None:
+    f = one("numa.node-missing", _placeless())
+    assert f.state is State.WARN
+    assert "18 GPUs and NICs" in f.title  # 8 GPUs, 10 NICs
+    assert findings("numa.node-mixed", _placeless()) == ()
+
+
+def test_the_same_in_a_guest_is_a_note() -> None:
+    c = _placeless()
+    guest = with_node(c, system=msgspec.structs.replace(c.node.system, hypervisor="KVM"))
+    assert one("numa.node-missing", guest).state is State.NOTE
+
+
+def test_one_gpu_without_a_node_warns() -> None:
+    f = one("numa.node-mixed", _placeless("GPU5", "mlx5_5"))
+    assert f.state is State.WARN
+    assert "GPU5, mlx5_5 tell no NUMA node" in f.title
+    assert findings("numa.node-missing", _placeless("GPU5")) == ()
+
+
+@pytest.mark.parametrize("name", ["cloud_vm_17nic", "laptop", "gb10"])
+def test_with_one_node_there_is_nothing_to_be_far_from(name: str) -> None:
+    assert state("numa.node-missing", healthy(name)) is State.NOT_APPLICABLE
+    assert state("numa.node-mixed", healthy(name)) is State.NOT_APPLICABLE
+
+
+def test_a_job_spread_over_sockets_is_a_note() -> None:
+    # rtxpro6000_x8_asus: no NVLink, GPUs on both sockets.
+    c = healthy("rtxpro6000_x8_asus")
+    sides = {str(g.cpu_affinity): str(g.index) for g in c.topology.gpus}
+    assert len(sides) == 2
+    spread = variant("rtxpro6000_x8_asus", environment={"CUDA_VISIBLE_DEVICES": ",".join(sides.values())})
+    f = one("numa.gpus-over-sockets", spread)
+    assert f.state is State.NOTE
+    first = [str(g.index) for g in c.topology.gpus if g.cpu_affinity == c.topology.gpus[0].cpu_affinity][:2]
+    together = variant("rtxpro6000_x8_asus", environment={"CUDA_VISIBLE_DEVICES": ",".join(first)})
+    assert findings("numa.gpus-over-sockets", together) == ()
+    assert state("numa.gpus-over-sockets", c) is State.NOT_APPLICABLE
+
+
+def test_gpus_on_nvlink_may_be_on_any_socket() -> None:
+    assert findings("numa.gpus-over-sockets", variant(HGX, environment={"CUDA_VISIBLE_DEVICES": "3,4"})) == ()
+
+
+def test_four_nodes_a_socket_are_a_note() -> None:
+    f = one("numa.nps", healthy("dgx_a100"))
+    assert f.state is State.NOTE
+    assert "8 NUMA nodes with CPUs on 2 sockets" in f.title
+    assert findings("numa.nps", healthy(HGX)) == ()
+
+
+def test_balancing_matters_where_gpu_memory_is_a_node() -> None:
+    assert one("numa.balancing", variant("gh200", system={"numa_balancing": True})).state is State.NOTE
+    assert findings("numa.balancing", healthy("gh200")) == ()
+    assert state("numa.balancing", variant(HGX, system={"numa_balancing": True})) is State.NOT_APPLICABLE
