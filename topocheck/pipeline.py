@@ -136,7 +136,7 @@ def _recorded_status(host: Host, probe: Probe) -> ProbeStatus:
     try:
         return host.probe_status(probe.name)
     except HostError:
-        return ProbeStatus(name=probe.name, state="ok", ms=0.0)
+        return ProbeStatus(name=probe.name, state="failed", ms=0.0, detail="not recorded")
 
 
 def _as_left(host: Host, status: ProbeStatus) -> Host:
