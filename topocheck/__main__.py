@@ -1,0 +1,5 @@
+"""`python -m topocheck`."""
+
+from topocheck.cli.main import main
+
+main()
