@@ -65,9 +65,9 @@ def _placeless(*labels: str) -> Context:
     gone = set()
     for d in (*c.topology.gpus, *c.topology.nics):
         address: str | None = d.address if not labels or d.label in labels else None
-        while address in devices:
+        while address is not None and address in devices:
             gone.add(address)
-            address = devices[address].parent
+            address = c.topology.tree[address].parent
     changed = tuple(msgspec.structs.replace(d, numa_node=ABSENT) if d.address in gone else d for d in devices.values())
     return with_node(c, pci=msgspec.structs.replace(c.node.pci, devices=changed))
 

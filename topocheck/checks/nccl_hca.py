@@ -211,7 +211,7 @@ def _prefix(p: RdmaPort) -> str | None:
 
 @check(
     "nccl.relaxed-ordering",
-    title="Relaxed ordering is forced, or off in a guest",
+    title="Relaxed ordering is forced where it may not work",
     severity=State.WARN,
     reads=("NCCL_IB_PCI_RELAXED_ORDERING", "/sys/class/infiniband/*/device/physfn", "DMI"),
     scope=Scope.PROCESS,
