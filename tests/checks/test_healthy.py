@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.checks import test_consistency, test_nvlink, test_p2p, test_pcie
-from tests.checks.support import healthy, own_checks
+from tests.checks.support import healthy, own_checks, variant
 from tests.machines.builder import case_names, healthy_names
 from topocheck.checks import registry
 from topocheck.model.base import State
@@ -21,8 +23,8 @@ _FAULTY_CASES = frozenset(
 """Cases whose fault is one of hardware, driver or device order; the verdicts stand in test_cases_hardware.py."""
 
 
-def _loud(name: str) -> list[tuple[str, str]]:
-    results = registry.run(own_checks(), healthy(name))
+def _loud(name: str, **overrides: Any) -> list[tuple[str, str]]:
+    results = registry.run(own_checks(), variant(name, **overrides) if overrides else healthy(name))
     return [(f.id, f.title) for _, found in results for f in found if f.state in (State.FAIL, State.WARN)]
 
 
@@ -30,6 +32,17 @@ def _loud(name: str) -> list[tuple[str, str]]:
 def test_a_healthy_machine_is_quiet(name: str) -> None:
     """No failure and no warning on any machine that has nothing wrong with it."""
     assert _loud(name) == []
+
+
+@pytest.mark.parametrize("name", ["hgx_h100_cx7", "dgx_a100", "rtx6000ada_x4", "h100_x2_vm", "gb200_tray"])
+@pytest.mark.parametrize(
+    "less",
+    [{"system": {"root": False}}, {"cuda": {"state": "absent"}}, {"nvml": {"*": {"error": "Unknown"}}}],
+    ids=["no root", "no CUDA", "NVML knows nothing"],
+)
+def test_what_cannot_be_read_is_no_fault(name: str, less: dict[str, Any]) -> None:
+    """Less to look at gives unknowns, never a failure or a warning."""
+    assert _loud(name, **less) == []
 
 
 @pytest.mark.parametrize("name", [n for n in case_names() if n not in _FAULTY_CASES])
