@@ -16,28 +16,27 @@ MARK = "topocheck: "
 
 
 def judge():
-    """Return (may a job start here, reason). What could not be told passes and is logged."""
+    """Return (True where healthy, False where a check failed, None where it could not be told; the reason)."""
     command = [TOPOCHECK, "check", "--format", "slurm-prolog", "--budget", str(BUDGET_S)]
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            universal_newlines=True,
+            capture_output=True,
+            text=True,
             timeout=BUDGET_S + 5,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as e:
-        pbs.logmsg(pbs.LOG_WARNING, "topocheck could not judge this node: %s" % e)
-        return True, ""
+        pbs.logmsg(pbs.LOG_WARNING, f"topocheck could not judge this node: {e}")
+        return None, ""
     reason = done.stdout.strip()
     if done.returncode == 1 and reason.startswith(MARK):
         return False, reason
     if done.returncode != 0 or reason or done.stderr.strip():
         said = " ".join([reason, done.stderr.strip()]).strip()
-        pbs.logmsg(pbs.LOG_WARNING, "topocheck, exit code %d: %s" % (done.returncode, said))
-    return True, ""
+        pbs.logmsg(pbs.LOG_WARNING, f"topocheck, exit code {done.returncode}: {said}")
+    return (True if done.returncode == 0 and not reason else None), ""
 
 
 def main():
@@ -46,14 +45,14 @@ def main():
     vnode = event.vnode_list[pbs.get_local_nodename()]
     comment = str(vnode.comment or "")
     healthy, reason = judge()
-    if not healthy:
+    if healthy is False:
         if not comment or comment.startswith(MARK):
             vnode.state = pbs.ND_OFFLINE
             vnode.comment = reason
         if event.type == pbs.EXECJOB_BEGIN:
             event.job.rerun()
             event.reject(reason)
-    elif event.type == pbs.EXECHOST_PERIODIC and comment.startswith(MARK):
+    elif healthy and event.type == pbs.EXECHOST_PERIODIC and comment.startswith(MARK):
         vnode.state = pbs.ND_FREE
         vnode.comment = None
     event.accept()

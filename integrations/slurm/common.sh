@@ -31,11 +31,12 @@ judge() {
         --budget "$BUDGET" --on-unknown "$ON_UNKNOWN" "$@" 2>&1 </dev/null)
     rc=$?
     [ -z "$said" ] || say "$said"
-    REASON=$(printf '%s\n' "$said" | /usr/bin/tail -n 1)
+    # The line of a finding, or of what could not be told, among what else was said on standard error.
+    REASON=$(printf '%s\n' "$said" | /usr/bin/sed -n '/^topocheck: [a-z0-9.-]*: /p' | /usr/bin/tail -n 1)
     case "$rc $REASON" in
     "0 ") return 0 ;;
-    "0 "*) return 2 ;; # it says what it could not tell
-    "1 topocheck: "*": "*) return 1 ;;
+    "0 "*) return 2 ;;
+    "1 topocheck: "*) return 1 ;;
     esac
     # Wrong usage, a crash, no time left, no such program: not the node's fault as far as anyone can tell.
     REASON="topocheck: unknown: could not judge this node (exit code $rc)"
