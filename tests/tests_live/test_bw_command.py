@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from tests.tests_live.test_assess import HEALTHY, copy, judge
+from topocheck.cli.bw_options import training
+from topocheck.model.base import InputError
 from topocheck.model.measurement import BandwidthReport, Measurement, NotMeasured, Run
 from topocheck.render.bw import bar, bw_text
 from topocheck.render.bw_data import COLUMNS, bw_csv, bw_json, bw_markdown
@@ -166,3 +168,24 @@ def test_an_empty_run_is_no_error() -> None:
     empty = BandwidthReport(run=Run())
     assert "0 rows" in bw_text(empty, Style(80, False))
     assert json.loads(bw_json(empty))["measurements"] == []
+
+
+def test_planning_loads_nothing_heavy() -> None:
+    code = APP.replace("    app()\n", "    app(standalone_mode=False)\n    print(' '.join(sys.modules))\n")
+    argv = [sys.executable, "-c", code, "--plan", "--quick", "--backend", "gloo"]
+    out = subprocess.run(argv, capture_output=True, text=True, check=False)
+    loaded = set(out.stdout.split())
+    assert "topocheck.tests_live.plan" in loaded, out.stderr
+    assert loaded & {"torch", "numpy", "rich", "jinja2", "pydantic", "asyncio", "mpi4py"} == set()
+
+
+def test_gradients_are_read_as_models_are_counted() -> None:
+    assert training("14GB", 0.5) == (14e9, 0.5)
+    assert training("500 MB", 0.1) == (5e8, 0.1)
+    assert training("1GiB", 0.1) == (float(1 << 30), 0.1)
+    assert training(None, 0.1) is None
+    for bad in ("lots", "GB"):
+        with pytest.raises(InputError):
+            training(bad, 0.5)
+    with pytest.raises(InputError):
+        training("1GB", 0)

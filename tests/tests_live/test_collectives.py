@@ -14,10 +14,11 @@ import pytest
 
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live import collect
-from topocheck.tests_live.collect import Ranks, run_collectives, shared_memory_problem
+from topocheck.tests_live.collect import Ranks, run_collectives
 from topocheck.tests_live.collective_costs import busbw_factor
 from topocheck.tests_live.plan_collectives import COLLECTIVES
 from topocheck.tests_live.rows import CollectiveRow
+from topocheck.tests_live.shared_memory import SHM_PER_RANK, shared_memory_problem
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="needs torch (the [bw] extra)")
@@ -100,7 +101,8 @@ def test_a_killed_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(r, NotMeasured)
     assert r.required
     assert "rank 1" in r.reason
-    assert "SIGKILL" in r.reason
+    # Which of the two is known depends on whether torch's launcher saw this rank or the other one end first.
+    assert "SIGKILL" in r.reason or "without a word" in r.reason
     assert "all_reduce 1 KiB" in r.reason
     assert r.next_step
 
@@ -141,7 +143,7 @@ def test_no_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_full_shared_memory_is_seen_before_anything_hangs(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
-    ranks = free // collect.SHM_PER_RANK + 1
+    ranks = free // SHM_PER_RANK + 1
     text = shared_memory_problem(int(ranks), {"nccl"}, str(tmp_path))
     assert text.startswith(f"{tmp_path} has ")
     assert "ranks need" in text

@@ -11,7 +11,7 @@ from topocheck.model.measurement import BandwidthReport, Fit, Measurement, Run
 from topocheck.model.node import Node
 from topocheck.nccl.types import NcclView
 from topocheck.policy.types import Policy
-from topocheck.tests_live.advice import advise
+from topocheck.tests_live.advice import advise, gradient_example
 from topocheck.tests_live.assess import assess
 from topocheck.tests_live.collective_costs import busbw_factor
 from topocheck.tests_live.cost_model import Point, fit_sweep
@@ -35,8 +35,19 @@ def make_report(
     policy: Policy | None = None,
     baseline: Run | None = None,
     tolerance: float = 0.1,
+    training: tuple[float, float] | None = None,
 ) -> BandwidthReport:
-    """Return what a run amounts to."""
+    """Return what a run amounts to.
+
+    Args:
+        run: what was measured.
+        roads: the roads of the node it was measured on.
+        node: its facts.
+        policy: what is on and how strictly; the default policy where None.
+        baseline: an earlier run of the same node.
+        tolerance: part of the baseline that may be lost.
+        training: gradient bytes and seconds of a backward pass, for advice on fusion buffers.
+    """
     policy = policy or Policy()
     assessments = assess(run, roads)
     context = MeasuredContext(
@@ -53,7 +64,10 @@ def make_report(
     outcomes = list(registry.run(policy.select(bandwidth_checks()), context))
     findings = sorted((policy.adjust(f) for _, found in outcomes for f in found), key=registry.finding_order)
     fits = fits_of(run)
-    advice = [line for f in fits if f.subject.startswith("all_reduce") for line in advise(f)]
+    curves = [f for f in fits if f.subject.startswith("all_reduce")]
+    advice = [line for f in curves for line in advise(f)]
+    if training is not None:
+        advice += [line for f in curves for line in gradient_example(f, *training)]
     return BandwidthReport(run=run, assessments=assessments, fits=fits, advice=tuple(advice), findings=tuple(findings))
 
 

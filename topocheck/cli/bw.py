@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from topocheck.cli import common
+from topocheck.cli import bw_options, common
 from topocheck.model.base import InputError, State
 
 if TYPE_CHECKING:
     from topocheck.model.measurement import BandwidthReport
     from topocheck.model.node import Node
-    from topocheck.policy.types import Policy
     from topocheck.tests_live.plan import Options
     from topocheck.tests_live.ranks import World
     from topocheck.tests_live.roads import Roads
@@ -62,6 +62,10 @@ def bw(
         OptionalPath, typer.Option("--baseline", metavar="FILE", help="Compare with a kept run.")
     ] = None,
     tolerance: Annotated[float, typer.Option("--tolerance", help="Part of the baseline that may be lost.")] = 0.1,
+    gradients: Annotated[
+        OptionalText, typer.Option("--gradients", help="Gradients of a model (14GB): advice on its fusion buffers.")
+    ] = None,
+    backward: Annotated[float, typer.Option("--backward", help="Seconds of its backward pass.")] = 0.5,
     policy_file: Annotated[OptionalPath, typer.Option("--policy", help="Policy (TOML).")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings and unknowns count as failures.")] = False,
     format_: Annotated[str, typer.Option("--format", help="text, json, csv or markdown.")] = "text",
@@ -85,7 +89,7 @@ def bw(
     common.choose(engine, ("driver", "torch", "both"), "--engine")
     if not 0 < tolerance < 1:
         raise InputError(f"--tolerance {tolerance:g}: expected a part between 0 and 1, such as 0.1")
-    options = _options(
+    options = bw_options.options(
         budget=common.choose(
             budget or ("full" if full else "quick" if quick else "standard"), ("quick", "standard", "full"), "--budget"
         ),
@@ -103,7 +107,8 @@ def bw(
         dtype=dtype,
     )
     old = kept.load(baseline) if baseline else None
-    policy = _policy(policy_file)
+    policy = bw_options.policy(policy_file)
+    training = bw_options.training(gradients, backward)
     try:
         world = launchers.detect_here()
     except launchers.LaunchError as e:
@@ -116,52 +121,9 @@ def bw(
         finish=lambda report: _finish(
             report, save, format_, output, verbose=verbose, strict=strict, style=(no_color, width)
         ),
-        judge=(policy, old, tolerance),
+        judge=bw_options.Judge(policy=policy, baseline=old, tolerance=tolerance, training=training),
     )
     raise typer.Exit(code)
-
-
-def _options(
-    *, gpus: str | None, collectives: list[str] | None, backends: list[str] | None, sizes: str | None, **rest: object
-) -> Options:
-    from topocheck.tests_live.collective_ops import DTYPES
-    from topocheck.tests_live.plan import Options
-    from topocheck.tests_live.plan_collectives import COLLECTIVES
-    from topocheck.tests_live.rows import parse_size
-
-    common.choose(str(rest["dtype"]), DTYPES, "--dtype")
-    try:
-        parsed = tuple(sorted(parse_size(s) for s in sizes.split(","))) if sizes else ()
-    except ValueError as e:
-        raise InputError(f"--sizes: {e}") from None
-    named = tuple(c.strip() for x in collectives or () for c in x.split(",") if c.strip())
-    if "all" in named:
-        named = COLLECTIVES
-    # `--quick --collective X` and `--backend gloo` mean the collective, not the copies before it.
-    if named or backends:
-        rest["copies"] = False
-    return Options(
-        gpus=tuple(g.strip() for g in gpus.split(",") if g.strip()) if gpus else (),
-        collectives=named,
-        backends=tuple(b.strip() for x in backends or () for b in x.split(",") if b.strip()),
-        sizes_bytes=parsed,
-        **rest,  # type: ignore[arg-type]
-    )
-
-
-def _policy(path: Path | None) -> Policy | None:
-    if path is None:
-        return None
-    from topocheck.checks.bandwidth_run import bandwidth_checks
-    from topocheck.policy.load import load
-
-    try:
-        from topocheck.checks import all_checks
-
-        ids = {c.id for c in all_checks()} | {c.id for c in bandwidth_checks()}
-    except ImportError:
-        ids = {c.id for c in bandwidth_checks()}
-    return load(path, ids)
 
 
 def _look() -> tuple[Node, Roads]:
@@ -185,8 +147,8 @@ def _measure(
     *,
     allow_busy: bool,
     plan_only: bool,
-    finish: object,
-    judge: tuple[Policy | None, object, float],
+    finish: Callable[[BandwidthReport], int],
+    judge: bw_options.Judge,
 ) -> int:
     import msgspec
 
@@ -236,11 +198,18 @@ def _measure(
     finally:
         if child is not None:
             child.end()
-    policy, old, tolerance = judge
-    report = make_report(run, roads, node, policy=policy, baseline=old, tolerance=tolerance)  # type: ignore[arg-type]
+    report = make_report(
+        run,
+        roads,
+        node,
+        policy=judge.policy,
+        baseline=judge.baseline,
+        tolerance=judge.tolerance,
+        training=judge.training,
+    )
     if world is not None and world.rank != 0:
         return _code(report, strict=False)
-    return int(finish(report))  # type: ignore[operator]
+    return finish(report)
 
 
 def _interrupt(number: int, frame: object) -> None:

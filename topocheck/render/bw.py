@@ -10,7 +10,7 @@ from topocheck.render.page import Page, Span, Style, clean
 from topocheck.render.words import STATE_MARKS, STATE_STYLES
 
 if TYPE_CHECKING:
-    from topocheck.model.measurement import Assessment, BandwidthReport, Fit, Measurement
+    from topocheck.model.measurement import Assessment, BandwidthReport, DeviceState, Fit, Measurement
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR = 40
@@ -38,6 +38,8 @@ def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> 
     if "nccl_settings" in run.machine:
         page.text(clean(f"NCCL settings: {run.machine['nccl_settings']}"), style="dim")
     page.text(f"{len(run.measurements)} rows in {run.wall_s:.1f} s; GB/s are 10^9 bytes per second", style="dim")
+    for d in run.device_states:
+        page.text(_state_text(d, report), style="dim")
     if run.interrupted:
         page.text("Interrupted: what was measured until then is below.", style="yellow")
     _host(page, run.measurements, by_id)
@@ -50,6 +52,26 @@ def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> 
         page.text(clean(line), hang=2)
     _verdicts(page, report, verbose=verbose)
     return page.render()
+
+
+def _state_text(d: DeviceState, report: BandwidthReport) -> str:
+    """Return what NVML saw of a GPU during the run."""
+    names = {m.from_: m.from_label for m in report.run.measurements} | {
+        m.to: m.to_label for m in report.run.measurements
+    }
+    words = [names.get(d.address) or d.address]
+    if d.clock_sm_max_mhz is not None:
+        words.append(f"SM clock {d.clock_sm_min_mhz} to {d.clock_sm_max_mhz} MHz")
+    if d.pcie_gen is not None:
+        words.append(f"PCIe gen {d.pcie_gen} x{d.pcie_width}")
+    if d.temperature_max_c is not None:
+        words.append(f"up to {d.temperature_max_c} C")
+    if d.replays:
+        words.append(f"{d.replays} PCIe replays")
+    words += d.event_reasons
+    if len(words) == 1:
+        words.append("NVML said nothing" if not d.samples else "nothing of note")
+    return clean(", ".join(words) + f" ({d.samples} looks during the run)")
 
 
 def _cell(m: Measurement | None, by_id: dict[str, Assessment]) -> Span:

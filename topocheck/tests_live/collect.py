@@ -20,16 +20,13 @@ from topocheck.tests_live.collectives import RankJob
 from topocheck.tests_live.rank_child import LaunchJob
 from topocheck.tests_live.ranks import World
 from topocheck.tests_live.rows import CollectiveRow
+from topocheck.tests_live.shared_memory import SHM_STEP, shared_memory_problem
 from topocheck.tests_live.supervise import OURS, Process
 
 QUIET_S = 75.0
 """Seconds without any word from any rank until the ranks are taken for hung; torch's own limit is 60."""
 JOIN_S = 180.0
 """The same while ranks import torch and meet: on a cold file system that takes minutes."""
-SHM_PER_RANK = 64 << 20
-"""Free bytes of /dev/shm each rank may need: NCCL's shared-memory transport takes about 10 MB per channel pair, and
-containers give 64 MB in all by default, where it fails (NCCL user guide, Troubleshooting, Shared memory)."""
-
 RANK_MODULE = "topocheck.tests_live.rank_child"
 Heard = Callable[[str, str], None]
 """Told (`at` | `measured` | `failed`, words) as it happens."""
@@ -146,24 +143,7 @@ def run_collectives(
         ranks.close()
 
 
-SHM_STEP = (
-    "free it (ls -l /dev/shm; files of dead jobs are named nccl-* and torch_*), "
-    "or start the container with a larger --shm-size"
-)
-
-
-def shared_memory_problem(ranks: int, backends: set[str], path: str = "/dev/shm") -> str:
-    """Return why the ranks cannot share memory, or the empty text. NCCL takes /dev/shm; Gloo on one node does not."""
-    # Without NCCL only torch's launcher and multiprocessing keep something there, their semaphores.
-    need = SHM_PER_RANK * ranks if "nccl" in backends else 1 << 20
-    try:
-        v = os.statvfs(path)
-    except OSError as e:
-        return f"{path} cannot be used: {e.strerror}"
-    free = v.f_bavail * v.f_frsize
-    if free >= need:
-        return ""
-    return f"{path} has {free / 1e6:.1f} MB free, and {ranks} ranks need {need / 1e6:.0f} MB"
+KILLED_STEP = "look for who ended it in the kernel's log (dmesg: out of memory, Xid) and in the job's log"
 
 
 def environment(world: World | None) -> dict[str, str]:
@@ -281,8 +261,13 @@ def _failure_text(ranks: Ranks, ended: dict[str, Any]) -> tuple[str, str]:
         r, w = by_hand[0]
         state = ranks.states.get(r, RankState())
         name = _signal_name(w)
-        step = "look for the reason of the signal in the kernel's log (dmesg: out of memory, Xid) and in the job's log"
-        return f"rank {r} (process {state.pid}) was ended by {name} in {state.call}", step
+        return f"rank {r} (process {state.pid}) was ended by {name} in {state.call}", KILLED_STEP
+    # Where the others complain of a lost connection, the one that went without a word is the cause.
+    lost = any(w in s.failed.lower() for s in ranks.states.values() for w in ("closed", "reset", "remote", "peer"))
+    silent = [(r, s) for r, s in sorted(ranks.states.items()) if not s.failed and not s.finished]
+    if lost and silent:
+        r, s = silent[0]
+        return f"rank {r} (process {s.pid}) ended without a word in {s.call}", KILLED_STEP
     for r, s in sorted(ranks.states.items(), key=lambda item: item[1].step):
         if s.failed:
             return f"rank {r} failed in {s.call}: {s.failed}", "run the same again with TORCH_DISTRIBUTED_DEBUG=DETAIL"

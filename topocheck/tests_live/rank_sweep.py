@@ -149,7 +149,8 @@ class Sweep:
     def _graph(self, op: Op) -> tuple[Callable[[], float], int]:
         torch = self.torch
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # Only this thread's calls belong to the capture: the process group's watchdog may look at its events.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(CALLS_IN_GRAPH):
                 op.call()
         graph.replay()

@@ -1,0 +1,50 @@
+"""Collectives over a real MPI, exact, beside the same over Gloo by their definition of sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import require_program
+from topocheck.model.measurement import Measurement, NotMeasured
+from topocheck.tests_live import mpi
+from topocheck.tests_live.collective_costs import busbw_factor
+from topocheck.tests_live.plan_collectives import COLLECTIVES
+from topocheck.tests_live.rows import CollectiveRow
+
+
+def row(name: str, ranks: int) -> CollectiveRow:
+    return CollectiveRow(
+        id=f"{name}:mpi:{ranks}",
+        collective=name,
+        backend="mpi",
+        ranks=ranks,
+        sizes_bytes=(1 << 12, 1 << 16),
+        samples_min=2,
+        samples_max=2,
+        budget_s=0.05,
+    )
+
+
+@pytest.mark.service
+def test_every_collective_over_mpi_is_exact() -> None:
+    require_program("mpirun")
+    pytest.importorskip("mpi4py", reason="needs mpi4py (the [mpi] extra)")
+    pytest.importorskip("numpy", reason="needs numpy (the [bw] extra)")
+    software: dict[str, str] = {}
+    out = list(mpi.run_mpi(tuple(row(n, 2) for n in COLLECTIVES), software=software))
+    assert [r.reason for r in out if isinstance(r, NotMeasured)] == []
+    measured = [r for r in out if isinstance(r, Measurement)]
+    assert {m.collective for m in measured} == set(COLLECTIVES)
+    assert len(measured) == 2 * len(COLLECTIVES)
+    for m in measured:
+        assert m.verified is True, m.wrong
+        assert m.busbw_gb_s == pytest.approx((m.algbw_gb_s or 0) * busbw_factor(m.collective or "", 2))
+    assert software["mpi"]
+
+
+def test_without_mpirun_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    (n,) = mpi.run_mpi((row("all_reduce", 2),))
+    assert isinstance(n, NotMeasured)
+    assert "mpirun is not on the PATH" in n.reason or "mpi4py" in n.reason
+    assert not n.required
