@@ -8,7 +8,7 @@ import pytest
 from tests.checks.software import findings, healthy, one, state, variant, with_nccl, with_node
 from topocheck.checks.limits import size
 from topocheck.checks.registry import Context
-from topocheck.model.base import DENIED, State
+from topocheck.model.base import DENIED, Missing, Reason, State
 from topocheck.policy.types import CheckPolicy, Policy
 
 HGX, RTX = "hgx_h100_cx7", "rtx4090_x8"
@@ -79,6 +79,12 @@ def test_the_capability_lifts_the_limit_and_a_large_limit_is_a_note() -> None:
     large = variant(HGX, limits={"memlock": str(64 * GIB)}, process=DOCKER)
     assert one("limits.memlock", large).state is State.NOTE
     assert one("limits.memlock", limits(large, memlock_bytes=DENIED)).state is State.UNKNOWN
+
+
+def test_a_low_limit_beside_nics_nobody_could_read_is_unknown() -> None:
+    c = variant(RTX, limits={"memlock": "8388608"})
+    late = with_node(c, net=msgspec.structs.replace(c.node.net, rdma=Missing(Reason.TIMED_OUT)))
+    assert one("limits.memlock", late).state is State.UNKNOWN
 
 
 @pytest.mark.parametrize(("most", "expected"), [("512", State.WARN), ("1024", State.NOTE), ("131072", State.OK)])

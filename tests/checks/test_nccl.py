@@ -7,7 +7,7 @@ import pytest
 
 from tests.checks.software import findings, healthy, one, state, variant, with_env, with_nccl, with_node
 from topocheck.checks.settings import read_names, shadowed_twins
-from topocheck.model.base import State
+from topocheck.model.base import Missing, Reason, State
 
 HGX, L40S, RTX = "hgx_h100_cx7", "l40s_x8", "rtx4090_x8"
 
@@ -137,6 +137,24 @@ def test_a_line_that_nccl_does_not_see_warns() -> None:
     assert f.state is State.WARN
     assert "blank" in f.title
     assert findings("nccl.conf-shadowed", variant(HGX, files={"/etc/nccl.conf": "NCCL_IB_HCA=mlx5_0\n"})) == ()
+
+
+def test_a_file_that_may_not_be_read_warns() -> None:
+    c = healthy(HGX)
+    facts = msgspec.structs.replace(c.node.settings, conf_files={"/etc/nccl.conf": "denied"})
+    f = one("nccl.conf-shadowed", with_node(c, settings=facts))
+    assert (f.state, f.subject) == (State.WARN, "/etc/nccl.conf")
+
+
+def test_relaxed_ordering_off_matters_in_guests() -> None:
+    assert one("nccl.harmful-value", with_env("cloud_vm_17nic", NCCL_IB_PCI_RELAXED_ORDERING="0")).state is State.WARN
+    assert findings("nccl.harmful-value", with_env(HGX, NCCL_IB_PCI_RELAXED_ORDERING="0")) == ()
+
+
+def test_interfaces_nobody_could_read_are_unknown() -> None:
+    c = with_env(HGX, NCCL_SOCKET_IFNAME="eno1")
+    late = with_node(c, net=msgspec.structs.replace(c.node.net, interfaces=Missing(Reason.TIMED_OUT)))
+    assert one("nccl.interface-missing", late).state is State.UNKNOWN
 
 
 def test_an_interface_that_is_not_here_fails() -> None:

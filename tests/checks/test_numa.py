@@ -45,6 +45,12 @@ def test_an_unbound_process_and_a_single_node_are_quiet() -> None:
     assert state("numa.process-far-from-gpus", healthy("laptop")) is State.NOT_APPLICABLE
 
 
+def test_cpus_nobody_could_tell_are_unknown() -> None:
+    c = healthy(HGX)
+    hidden = with_node(c, numa=msgspec.structs.replace(c.node.numa, allowed_cpus=ABSENT))
+    assert one("numa.process-far-from-gpus", hidden).state is State.UNKNOWN
+
+
 def test_memory_of_the_other_socket_only_warns() -> None:
     far = variant(HGX, process={"mems": "1"}, environment={"LOCAL_RANK": "2"})
     assert one("numa.memory-nodes-excluded", far).state is State.WARN

@@ -7,7 +7,7 @@ import pytest
 
 from tests.checks.software import findings, healthy, one, run, state, variant, with_env, with_nccl, with_node
 from topocheck.checks.rdma_gids import best, is_ipv4, is_link_local
-from topocheck.model.base import State, Verdict
+from topocheck.model.base import Missing, Reason, State, Verdict
 from topocheck.model.net import Gid
 from topocheck.policy.types import CheckPolicy, Expect, Policy
 
@@ -250,3 +250,12 @@ def test_the_best_gid_is_v2_on_ipv4() -> None:
     assert best(table[:3]) is None
     assert (is_link_local(local), is_ipv4(local)) == (True, False)
     assert (is_link_local(mapped), is_ipv4(mapped)) == (False, True)
+
+
+def test_devices_that_cannot_be_read_are_unknown_and_absent_ones_do_not_apply() -> None:
+    c = healthy(HGX)
+    late = with_node(c, net=msgspec.structs.replace(c.node.net, rdma=Missing(Reason.TIMED_OUT, "list")))
+    late = msgspec.structs.replace(late, topology=msgspec.structs.replace(late.topology, nics=()))
+    assert one("rdma.port-down", late).state is State.UNKNOWN
+    assert "cannot be told" in run("rdma.no-road", late)[0].detail
+    assert state("rdma.port-down", healthy("l40s_x8")) is State.NOT_APPLICABLE

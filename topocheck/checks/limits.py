@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
-from topocheck.checks.settings import active_nics, dotted, in_force, installed_version, version_evidence
+from topocheck.checks.settings import active_nics, dotted, in_force, installed_version, no_active_nic, version_evidence
 from topocheck.checks.subjects import listed
-from topocheck.model.base import Evidence, Finding, Missing, State, Verdict, known
+from topocheck.model.base import Evidence, Finding, Missing, Reason, State, Verdict, known
 
 _MIB, _GIB = 1 << 20, 1 << 30
 
@@ -65,11 +65,12 @@ def shm_small(c: Context) -> Iterator[Finding]:
     if not short and not full:
         return
     verdicts = [v.verdict for v in c.gpudirect.p2p]
-    without = sum(v is Verdict.NO for v in verdicts)
-    unsure = sum(v in (Verdict.UNKNOWN, Verdict.DEGRADED) for v in verdicts)
+    # Degraded is peer access across host bridges, which NCCL leaves alone by default and uses shared memory.
+    without = sum(v in (Verdict.NO, Verdict.DEGRADED) for v in verdicts)
+    unsure = sum(v is Verdict.UNKNOWN for v in verdicts)
     state = State.WARN if without else State.UNKNOWN if unsure else State.NOTE
     if without:
-        need = f"{without // 2 or without} of {len(verdicts) // 2} GPU pairs have no peer access and need it"
+        need = f"{without // 2 or without} of {len(verdicts) // 2} GPU pairs have no sure peer access and need it"
     elif unsure:
         need = f"whether {unsure // 2} GPU pairs need it is not sure"
     else:
@@ -166,10 +167,16 @@ def memlock(c: Context) -> Iterator[Finding]:
         Without an active RDMA NIC; a few MiB are then many systems' default.
     """
     nics = active_nics(c)
-    if not nics:
-        raise not_applicable("no RDMA NIC with an active port")
+    rdma = c.node.net.rdma
+    hidden = isinstance(rdma, Missing) and rdma.reason is not Reason.ABSENT
+    if not nics and not hidden:
+        raise not_applicable(no_active_nic(c))
     limit = c.node.limits.memlock_bytes
     if limit is None:
+        return
+    if hidden:
+        title = f"whether an RDMA NIC needs more than the limit of locked memory cannot be told: {rdma}"
+        yield Finding(id="limits.memlock", state=State.UNKNOWN, subject="process", title=title)
         return
     if isinstance(limit, Missing):
         title = f"the limit of locked memory cannot be told: {limit}"

@@ -8,6 +8,7 @@ import msgspec
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.settings import in_force, judged_version, place, quoted, values, version_evidence, version_words
+from topocheck.checks.subjects import is_guest
 from topocheck.knowledge.nccl import lookup
 from topocheck.knowledge.nccl_values import SettingProblem, judge_setting
 from topocheck.model.base import Evidence, Finding, State
@@ -296,12 +297,13 @@ def harmful_value(c: Context) -> Iterator[Finding]:
         Unset it, measure, and put it back only if the measurement asks for it.
 
     Does not apply:
-        Values that switch a transport off (`nccl.transport-disabled`) and those with a check of their own.
+        Values that switch a transport off (`nccl.transport-disabled`) and those with a check of their own;
+        NCCL_IB_PCI_RELAXED_ORDERING outside of guests.
     """
     from topocheck.checks.nccl_transports import OWN_CHECKS
 
     for s, p in _problems(c, "risky"):
-        if s.name in OWN_CHECKS:
+        if s.name in OWN_CHECKS or (s.name == "NCCL_IB_PCI_RELAXED_ORDERING" and not is_guest(c)):
             continue
         table = lookup(s.name)
         yield _finding(

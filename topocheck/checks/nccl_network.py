@@ -79,6 +79,10 @@ def interface_missing(c: Context) -> Iterator[Finding]:
         Where it is unset. A name of several that matches nothing is a warning.
     """
     for s in _lists(c):
+        if isinstance(c.node.net.interfaces, Missing):
+            title = f"{s.name}={s.value}: the interfaces here cannot be told: {c.node.net.interfaces}"
+            yield Finding(id="nccl.interface-missing", state=State.UNKNOWN, subject=place(s), title=title)
+            continue
         names = read_names(s.value)
         every = {i.name: i for i in _interfaces(c)}
         left = names.chosen(every)

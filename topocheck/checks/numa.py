@@ -26,11 +26,12 @@ def cpus(text: object) -> frozenset[int] | None:
 
 
 def visible(c: Context) -> list[Gpu]:
-    """Return the GPUs that this process sees: those CUDA shows, else all that live."""
+    """Return the GPUs that this process sees: those CUDA shows, in its order, else all that live in NVML's."""
     gpus = living(c)
     devices = c.node.cuda.devices
-    shown = {d.address for d in devices} if known(devices) else set()
-    return [g for g in gpus if g.address in shown] or gpus
+    by_address = {g.address: g for g in gpus}
+    order = sorted(devices, key=lambda d: d.ordinal) if known(devices) else []
+    return [by_address[d.address] for d in order if known(d.address) and d.address in by_address] or gpus
 
 
 def _own(c: Context) -> list[Gpu]:
@@ -57,23 +58,18 @@ class Reach(msgspec.Struct, frozen=True):
     usable: frozenset[int]
 
 
-def _reach(c: Context) -> list[Reach]:
-    allowed = cpus(c.node.numa.allowed_cpus)
-    if allowed is None:
-        raise not_applicable("the CPUs of this process cannot be told")
+def _reach(c: Context) -> list[Reach] | None:
+    """Return what each GPU of this process leaves to it; None where the CPUs of the process cannot be told."""
     own = _own(c)
     if not own:
         raise not_applicable("no NVIDIA GPU")
     if len(_nodes_with_cpus(c)) < 2:
         raise not_applicable("one NUMA node: every CPU is as near as the other")
-    out = []
-    for g in own:
-        near = cpus(g.cpu_affinity)
-        if near:
-            out.append(Reach(g, near, near & allowed))
-    if not out:
-        raise not_applicable("no GPU tells which CPUs are near it")
-    return out
+    allowed = cpus(c.node.numa.allowed_cpus)
+    near = [(g, found) for g in own if (found := cpus(g.cpu_affinity))]
+    if not near:
+        raise not_applicable("no GPU tells which CPUs are near it; see numa.node-missing")
+    return None if allowed is None else [Reach(g, found, found & allowed) for g, found in near]
 
 
 @check(
@@ -102,6 +98,10 @@ def process_far_from_gpus(c: Context) -> Iterator[Finding]:
         and is near some of them gets a note: it may be one rank of several.
     """
     found = _reach(c)
+    if found is None:
+        title = f"the CPUs of this process cannot be told: {c.node.numa.allowed_cpus}"
+        yield Finding(id="numa.process-far-from-gpus", state=State.UNKNOWN, subject="process", title=title)
+        return
     far = [r for r in found if not r.usable]
     thin = [r for r in found if len(r.usable) == 1 and len(r.near) > 2]
     for some, word in ((far, "no CPU"), (thin, "one CPU")):

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
-from topocheck.checks.settings import active_ports, in_force
+from topocheck.checks.settings import in_force
 from topocheck.checks.subjects import listed
-from topocheck.model.base import Evidence, Finding, Missing, State, known
+from topocheck.model.base import Evidence, Finding, Missing, Reason, State, known
 from topocheck.model.net import RdmaDevice, RdmaPort
 from topocheck.topology.types import Nic
 
@@ -101,6 +101,19 @@ def port_down(c: Context) -> Iterator[Finding]:
         which most are up, it is a note. The same of a port that is switched off. It fails where the policy
         expects a rate of every NIC (`expect.nic_rate_gbit_s`).
     """
+    rdma = c.node.net.rdma
+    if isinstance(rdma, Missing) and rdma.reason is not Reason.ABSENT:
+        yield Finding(
+            id="rdma.port-down",
+            state=State.UNKNOWN,
+            subject="node",
+            title=f"RDMA devices cannot be told: {rdma}",
+            consequence="a port that is down would not be seen",
+            evidence=(Evidence("/sys/class/infiniband", str(rdma)),),
+            rule="the devices of /sys/class/infiniband can be read",
+            fix="look at the driver's kernel messages; in a container mount /sys read-only",
+        )
+        return
     every = _judged(c)
     expected = c.policy.expect.nic_rate_gbit_s is not None
     for p in every:
@@ -269,8 +282,3 @@ def software_device(c: Context) -> Iterator[Finding]:
             rule="a NIC has a PCI function",
             fix=f"keep NCCL from it: NCCL_IB_HCA=^{name}; where nothing needs it: rdma link delete {name}",
         )
-
-
-def has_active_nic(c: Context) -> bool:
-    """Tell whether some NIC has an active port."""
-    return any(active_ports(n) for n in c.topology.nics)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
-from topocheck.checks.settings import active_nics, active_ports, dotted, installed_version, version_evidence
+from topocheck.checks.settings import (
+    active_nics,
+    dotted,
+    installed_version,
+    no_active_nic,
+    version_evidence,
+)
 from topocheck.checks.subjects import is_guest, listed, named
 from topocheck.gpudirect.ground import survey
 from topocheck.gpudirect.roads import peermem
@@ -23,7 +29,7 @@ def _able(c: Context) -> list[RdmaVerdict]:
     """Return the verdicts of the pairs that could: the GPU supports it and the NIC has an active port."""
     active = {n.label for n in active_nics(c)}
     if not active:
-        raise not_applicable("no RDMA NIC with an active port")
+        raise not_applicable(no_active_nic(c))
     out = []
     for v in c.gpudirect.rdma:
         gpu_refuses = any(r.effect == "no" and not _is_road(r) for r in v.reasons)
@@ -200,7 +206,7 @@ def nearest_nic_far(c: Context) -> Iterator[Finding]:
         raise not_applicable("a guest: the hypervisor draws the PCI tree")
     nics = active_nics(c)
     if not nics:
-        raise not_applicable("no RDMA NIC with an active port")
+        raise not_applicable(no_active_nic(c))
     gpus = [g for g in c.topology.gpus if not joined_to_cpu(g)]
     if not gpus:
         raise not_applicable("no GPU that reaches NICs by PCIe")
@@ -220,8 +226,12 @@ def nearest_nic_far(c: Context) -> Iterator[Finding]:
     if near:
         # With as many far as near GPUs there are fewer NICs than switches, which is a way to build a machine.
         state = State.WARN if near > len(far) else State.NOTE
-        for g, v in far:
-            yield _far(named(g), state, [g], v, f"{near} siblings on this machine have a NIC behind their own switch")
+        rule = f"{near} siblings on this machine have a NIC behind their own switch"
+        if state is State.WARN:
+            for g, v in far:
+                yield _far(named(g), state, [g], v, rule)
+        elif far:
+            yield _far("node", state, [g for g, _ in far], far[0][1], rule)
     elif far:
         state, rule = (State.WARN, "some GPU is on the NIC's socket") if all_across else (State.NOTE, "PIX or PXB")
         yield _far("node", state, [g for g, _ in far], far[0][1], rule)
@@ -255,64 +265,3 @@ def _far(subject: str, state: State, gpus: list[Gpu], v: NearestNics, rule: str)
         fix="move the NIC to a slot behind the GPU's switch where there is one; else accept it, and set "
         "NCCL_NET_GDR_LEVEL=PHB only after measuring both",
     )
-
-
-@check(
-    "rdma.vf-without-ats",
-    title="A NIC of a guest has ATS off",
-    severity=State.NOTE,
-    reads=("PCI config space: ATS control", "DMI"),
-)
-def vf_without_ats(c: Context) -> Iterator[Finding]:
-    """In a guest, a NIC near a GPU has address translation services (ATS) turned off.
-
-    Looks at:
-        The ATS capability of each active NIC of a guest that shares a PCIe switch with a GPU (needs root).
-
-    Why it matters:
-        The host's IOMMU must translate what devices of a guest send. Without ATS in the NIC every packet to a GPU
-        goes up to the root complex and back: a quarter of the rate has been seen.
-
-    Fix:
-        The host's keeper turns ATS on in the NIC (`mlxconfig -d DEVICE set ATS_ENABLED=1`, then a cold boot) and
-        keeps ACS as passthrough needs it.
-
-    Does not apply:
-        On bare metal, and in guests that show a flat tree. A note only: a guest cannot see whether the host does
-        without an IOMMU.
-    """
-    if not is_guest(c):
-        raise not_applicable("not a guest")
-    near = {p.to for p in c.topology.paths if p.pcie_class in _NEAR}
-    nics = [n for n in c.topology.nics if active_ports(n) and n.address in near]
-    if not nics or c.topology.flat_tree:
-        raise not_applicable("no active NIC that shares a PCIe switch with a GPU")
-    unread = []
-    for n in nics:
-        enabled = n.pci.ats_enabled if n.pci is not None else None
-        if isinstance(enabled, bool) and not enabled and n.pci is not None:
-            yield Finding(
-                id="rdma.vf-without-ats",
-                state=State.NOTE,
-                subject=named(n),
-                title=f"ATS is off for {n.label} in this guest",
-                consequence="if the host translates addresses, GPUDirect RDMA makes a detour by its root complex",
-                evidence=n.pci.evidence("ATS control") or (Evidence(f"{n.address} ATS control", "off"),),
-                rule="ATS on, so that translated requests go straight",
-                fix="ask the host's keeper: mlxconfig set ATS_ENABLED=1 and a cold boot of the host",
-            )
-        elif not isinstance(enabled, bool):
-            unread.append(n)
-    if unread:
-        yield Finding(
-            id="rdma.vf-without-ats",
-            state=State.UNKNOWN,
-            subject="node",
-            title=f"whether ATS is on for {listed(n.label for n in unread)} cannot be read here",
-            consequence="without it GPUDirect RDMA in a guest makes a detour by the host's root complex",
-            evidence=tuple(
-                Evidence(f"{n.address} ATS control", str(n.pci.ats_enabled)) for n in unread[:2] if n.pci is not None
-            ),
-            rule="ATS on",
-            fix="run as root, or ask the host's keeper",
-        )

@@ -8,7 +8,7 @@ import msgspec
 
 from topocheck.checks.registry import Context
 from topocheck.knowledge.nccl import TABLE_VERSION, Version, parse_version, version_key
-from topocheck.model.base import Evidence, Missing, known
+from topocheck.model.base import Evidence, Missing, Reason, known
 from topocheck.model.system import Setting
 from topocheck.nccl.settings import Settings
 from topocheck.topology.types import Nic
@@ -128,6 +128,14 @@ def active_nics(c: Context) -> list[Nic]:
     return [n for n in c.topology.nics if active_ports(n)]
 
 
+def no_active_nic(c: Context) -> str:
+    """Return why there is no NIC to judge: there is none that is up, or nobody can tell."""
+    rdma = c.node.net.rdma
+    if isinstance(rdma, Missing) and rdma.reason is not Reason.ABSENT:
+        return f"RDMA devices cannot be told ({rdma}); see rdma.port-down"
+    return "no RDMA NIC with an active port"
+
+
 def chosen_nics(c: Context) -> list[Nic]:
     """Return the NICs with an active port that NCCL_IB_HCA leaves to NCCL."""
     hca = in_force(c).get("NCCL_IB_HCA")
@@ -136,8 +144,3 @@ def chosen_nics(c: Context) -> list[Nic]:
         return nics
     left = set(read_names(hca.value).chosen(n.label for n in nics))
     return [n for n in nics if n.label in left]
-
-
-def said_or(value: object, otherwise: str) -> str:
-    """Return a value as text, or other words where it is missing."""
-    return otherwise if isinstance(value, Missing) else str(value)
