@@ -28,11 +28,11 @@ PYTHONPATH={repository} exec {python} -c 'from topocheck.cli.main import main; m
 """
 
 
-CONTEXTS = {"prolog": "prolog_slurmd", "epilog": "epilog_slurmd", "health": "health"}
+CONTEXTS = {"prolog": "prolog_slurmd", "epilog": "epilog_slurmd", "task": "prolog_task", "health": "health"}
 
 
 class Site:
-    """A cluster with the scripts installed. A node's machine is set per script: `prolog`, `epilog`, `health`."""
+    """A cluster with the scripts installed. Each script of a node (a key of CONTEXTS) has its own machine."""
 
     def __init__(self, cluster: Slurm, folder: Path) -> None:
         self.cluster = cluster
@@ -61,19 +61,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     write_snapshot(folder / "good.tcs", "hgx_h100_cx7")
     write_snapshot(folder / "half.tcs", "hgx_h100_cx7", patch={"GPU3": {"now": "5x8"}})
-    for script in ("common", "prolog", "epilog", "health_check"):
+    for script in ("common", "prolog", "epilog", "task_prolog", "health_check"):
         text = (SCRIPTS / f"{script}.sh").read_text()
         text = text.replace("/usr/local/lib/topocheck/slurm-common.sh", f"{folder}/common.sh")
         text = text.replace("/etc/topocheck/slurm.env", f"{folder}/slurm.env")
         assert "/etc/topocheck" not in text.replace("/etc/topocheck/policy.toml", "")
         (folder / f"{script}.sh").write_text(text)
         (folder / f"{script}.sh").chmod(0o755)
+    misled = {"NCCL_SOCKET_IFNAME": "ib9"}
+    write_snapshot(folder / "misled.tcs", "hgx_h100_cx7", environment=misled, limits={"memlock": "unlimited"})
     wrapper = folder / "topocheck"
     wrapper.write_text(WRAPPER.format(folder=folder, repository=REPOSITORY, python=sys.executable))
     wrapper.chmod(0o755)
     settings = {
         "Prolog": f"{folder}/prolog.sh",
         "Epilog": f"{folder}/epilog.sh",
+        "TaskProlog": f"{folder}/task_prolog.sh",
         "PrologFlags": "Alloc",
         "HealthCheckProgram": f"{folder}/health_check.sh",
         "HealthCheckInterval": "2",
@@ -139,6 +142,16 @@ def test_prolog_judges_the_gpus_of_the_job(site: Site) -> None:
     site.machine("n1", site.recorded("half") + "export SLURM_JOB_GPUS=0,1\n", "prolog", "epilog")
     assert srun(site, "n1") == "started"
     assert site.cluster.node("n1")["Reason"] == ""
+
+
+def test_task_prolog_tells_the_user(site: Site) -> None:
+    site.machine("n1", site.recorded("misled"))
+    said = srun(site, "n1").splitlines()
+    assert said[0].startswith("topocheck: nccl.interface-missing: ")
+    assert said[1] == "started"
+    assert site.cluster.node("n1")["Reason"] == ""
+    site.settings("ON_TASK_FAIL=cancel\n")
+    assert "started" not in srun(site, "n1")
 
 
 def test_another_reason_stays(site: Site) -> None:
