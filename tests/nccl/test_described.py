@@ -213,3 +213,40 @@ def test_mig_and_lost_gpus_say_why():
     v = view(node, topology, judge(node, topology))
     assert any(isinstance(p.transport, Missing) and "MIG" in p.transport.detail for p in v.pairs)
     assert v.fatal == ""
+
+
+def test_a_file_for_a_virtual_machine_is_laid_over_it():
+    """The two H100s hang flat on one bridge; a file of cpu and pci levels puts them under one invented switch."""
+    node = cached("h100_x2_vm")
+    topology = build(node)
+    gpus = "".join(f'<pci busid="0000:00:0{n}.0" class="0x030200"/>' for n in (6, 7))
+    switch = f'<pci busid="ffff:ff:01.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">{gpus}</pci>'
+    gone = '<pci busid="0000:99:00.0" class="0x020700"/>'
+    file = parse_topology(f'<system version="1"><cpu numaid="0">{switch}{gone}</cpu></system>').root
+    host = host_input(node, topology, V, file=file)
+    merged = host.topology
+    assert [e.get("busid") for e in merged.walk() if e.name == "pci"] == [
+        "ffff:ff:01.0",
+        "0000:00:06.0",
+        "0000:00:07.0",
+    ]
+    assert [e.get("sm") for e in merged.walk() if e.name == "gpu"] == ["90", "90"]
+    assert [e.get("count") for e in merged.walk() if e.name == "nvlink"] == ["18", "18"]
+    assert next(merged.having("cpu")).get("vendor") == "GenuineIntel"
+    # NVLink is found out although the file is silent on it; without it the two would be PIX.
+    assert predict((host,), V).pair(0, 1).path == "NVL"
+    hidden = gpus.replace("/>", '><gpu><nvlink target="ffff:ff:1e.0" count="1" tclass="0x030200"/></gpu></pci>')
+    text = f'<system version="1"><cpu numaid="0">{switch.replace(gpus, hidden)}</cpu></system>'
+    without = predict((host_input(node, topology, V, file=parse_topology(text).root),), V)
+    assert without.pair(0, 1).path == "PIX"
+
+
+def test_devices_the_file_leaves_out_are_added_where_the_machine_shows_them():
+    node = cached("hgx_h100_cx7")
+    topology = build(node)
+    empty = parse_topology('<system version="1"/>').root
+    machine = write_topology(node, topology, V)
+    merged = host_input(node, topology, V, file=empty).topology
+    assert sorted(e.get("busid") or "" for e in merged.walk() if any(e.having("gpu"))) == sorted(
+        e.get("busid") or "" for e in machine.walk() if any(e.having("gpu"))
+    )

@@ -290,12 +290,8 @@ def test_multi_node_nvlink():
     buses = [f"0000:{n + 1:x}3:00.0" for n in range(8)]
 
     def hosts(clique: int, **rest: object):
-        return tuple(
-            files.host(
-                text, name=f"n{i}", fabric={b: ("Completed", "8d3f-1", 5 if i == 0 else clique) for b in buses}, **rest
-            )
-            for i in range(2)
-        )
+        fabrics = [dict.fromkeys(buses, ("Completed", "8d3f-1", c)) for c in (5, clique)]
+        return tuple(files.host(text, name=f"n{i}", fabric=f, **rest) for i, f in enumerate(fabrics))
 
     assert predict(hosts(5), V).pair(0, 8).transport == "P2P/MNNVL"
     assert str(predict(hosts(6), V).pair(0, 8).transport).startswith("NET")

@@ -41,6 +41,21 @@ def lines_of(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
         yield rest.rstrip(b"\r"), False
 
 
+def _tells_of_failure(line: bytes) -> bool:
+    """Tell whether a line that is not NCCL's own is worth a closer look."""
+    return b"rror" in line or b"ailure" in line or b"ncclInvalid" in line
+
+
+def _without_next_head(text: bytes, before: bytes) -> bytes:
+    """Return a message without the head of the next one in its line: both ranks' host is most often the same."""
+    own = HEAD.search(before)
+    at = text.rfind(own[1] + b":") if own else -1
+    if at >= 0:
+        return text[:at]
+    head = _NEXT_HEAD.search(text)
+    return text[: head.start()] if head else text
+
+
 class LogReader(Handlers):
     """Takes lines one by one; `finish` gives what they said."""
 
@@ -77,14 +92,14 @@ class LogReader(Handlers):
             log.long_lines += 1
         at = line.find(b"NCCL ")
         if at < 0:
-            if b"rror" in line or b"ailure" in line:
+            if _tells_of_failure(line):
                 self._failures.plain(line, log.lines)
             return
         m = _MARK.search(line, at)
         if m is None:
             if line.startswith(b"NCCL version", at):
                 self.version(line[at:], b"")
-            elif b"rror" in line or b"ailure" in line:
+            elif _tells_of_failure(line):
                 self._failures.plain(line, log.lines)
             return
         while m is not None:
@@ -93,8 +108,7 @@ class LogReader(Handlers):
             end = following.start() if following else len(line)
             text = line[m.end() : end]
             if following:
-                head = _NEXT_HEAD.search(text)
-                text = text[: head.start()] if head else text
+                text = _without_next_head(text, line[: m.start()])
             self._message(line[: m.start()], m[1] == b"WARN", text)
             m = following
 

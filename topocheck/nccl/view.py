@@ -10,6 +10,7 @@ from topocheck.model.base import ABSENT, Missing, Reason, known
 from topocheck.model.node import Node
 from topocheck.nccl.predict import predict
 from topocheck.nccl.topo import usable_gpus, why_unusable, write_topology
+from topocheck.nccl.topo_merge import merge
 from topocheck.nccl.types import HostInput, NcclPair, NcclView, Prediction
 from topocheck.nccl.xml import Element
 from topocheck.topology.types import Topology
@@ -49,7 +50,7 @@ def host_input(
         topology: what was made of them.
         version: of NCCL.
         name: of the host; its hostname or recording where None.
-        file: a topology file to take instead of what the machine shows.
+        file: a topology file (NCCL_TOPO_FILE), laid over what the machine shows as NCCL lays it.
         settings: in force; the node's own where None.
     """
     values = settings_of(node) if settings is None else settings
@@ -69,9 +70,10 @@ def host_input(
             clique = n.fabric_clique if isinstance(n.fabric_clique, int) else 0
             fabric[g.address] = (n.fabric_state, n.fabric_cluster_uuid, clique)
     hostname = node.system.hostname
+    machine = write_topology(node, topology, version, values)
     return HostInput(
         name=name or (hostname if isinstance(hostname, str) else node.source),
-        topology=file if file is not None else write_topology(node, topology, version, values),
+        topology=machine if file is None else merge(file, machine),
         settings=values,
         p2p_status=status,
         peer_access=peers,

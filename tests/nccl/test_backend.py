@@ -1,0 +1,50 @@
+"""Which communication library fits a machine."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.topology.described import cached
+from topocheck.model.system import SoftwareFacts
+from topocheck.nccl.backend import backends
+from topocheck.topology.build import build
+
+
+def fits(name: str, **software: object) -> dict[str, str]:
+    node = cached(name)
+    if software:
+        node = msgspec.structs.replace(node, software=SoftwareFacts(**software))
+    return {b.name: b.fits for b in backends(node, build(node))}
+
+
+@pytest.mark.parametrize("name", ["hgx_h100_cx7", "dgx1v", "h100_x2_vm", "rtx4090_x8", "laptop"])
+def test_nvidia_gpus_take_nccl(name):
+    found = fits(name)
+    assert found["NCCL"] == "best"
+    assert found["Gloo"] == "yes"
+    assert next(iter(found.values())) == "best"
+
+
+def test_amd_takes_rccl():
+    found = fits("mi300x_x8")
+    assert found["RCCL"] == "best"
+    assert found["NCCL"] == "no"
+
+
+def test_without_a_driver_nccl_does_not_fit():
+    assert fits("driver_not_loaded")["NCCL"] == "no"
+
+
+def test_mpi_by_what_is_known_of_it():
+    versions = {"mpi": "4.1.6"}
+    aware = fits("hgx_h100_cx7", versions=versions, mpi_implementation="Open MPI", mpi_cuda_aware=True)
+    assert aware["MPI"] == "yes"
+    assert fits("hgx_h100_cx7", versions=versions, mpi_implementation="Open MPI")["MPI"] == "unknown"
+    assert fits("hgx_h100_cx7")["MPI"] == "no"
+
+
+def test_every_answer_has_a_reason():
+    for name in ("hgx_h100_cx7", "mi300x_x8", "no_pci", "laptop"):
+        node = cached(name)
+        assert all(b.why for b in backends(node, build(node)))

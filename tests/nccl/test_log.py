@@ -1,0 +1,296 @@
+"""Logs of NCCL in the forms its versions print. The lines are written after the formats in NCCL's sources."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.nccl import files
+from topocheck.knowledge.tables import rows
+from topocheck.nccl.log import MAX_LINE, lines_of, read_log, read_text
+from topocheck.nccl.log_compare import compare, settings_for, take_apart
+from topocheck.nccl.predict import predict
+
+HEAD = "node7:101:101 [0] NCCL INFO "
+
+TWO_RANKS = """
+node7:101:101 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.7<0>
+node7:101:101 [0] NCCL INFO cudaDriverVersion 13000
+node7:101:101 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
+node7:102:102 [1] NCCL INFO NCCL version 2.28.9+cuda13.0
+node7:101:101 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.7<0>
+node7:101:101 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0> [1]eth1:10.1.0.7<0>
+node7:101:101 [0] NCCL INFO Using network IB
+node7:101:101 [0] NCCL INFO NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_0'
+node7:101:101 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 1 'mlx5_1'
+node7:101:101 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 4 busId 60 commId 0x8 - Init START
+node7:102:102 [1] NCCL INFO ncclCommInitRankConfig comm 0x2 rank 1 nranks 2 cudaDev 1 nvmlDev 5 busId 70 commId 0x8 - Init START
+node7:102:102 [1] NCCL INFO NCCL_P2P_LEVEL set by environment to SYS
+node7:101:101 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.
+node7:101:101 [0] NCCL INFO === System : maxBw 48.0 totalBw 48.0 ===
+node7:101:101 [0] NCCL INFO CPU/0-0 (1/1/4)
+node7:101:101 [0] NCCL INFO + PCI[48.0] - GPU/0-60 (0)
+node7:101:101 [0] NCCL INFO ==========================================
+node7:101:101 [0] NCCL INFO GPU/0-60 :GPU/0-60 (0/5000.0/LOC) GPU/0-70 (2/48.0/PHB) CPU/0-0 (1/48.0/PHB) 
+node7:101:101 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, bw 20.000000/20.000000, type PHB/PIX, sameChannels 1
+node7:101:101 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0
+node7:102:102 [1] NCCL INFO comm 0x2 rank 1 nRanks 2 nNodes 1 localRanks 2 localRank 1 MNNVL 0
+node7:101:101 [0] NCCL INFO Channel 00/02 : 0 1
+node7:101:101 [0] NCCL INFO Channel 01/02 : 0 1
+node7:101:101 [0] NCCL INFO Trees [0] 1/-1/-1->0->-1 [1] -1/-1/-1->0->1
+node7:101:101 [0] NCCL INFO NVLS multicast support is not available on dev 0
+node7:101:101 [0] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 4 p2p channels, 2 p2p channels per peer
+node7:101:101 [0] NCCL INFO Channel 00/0 : 0[4] -> 1[5] via P2P/CUMEM
+node7:102:102 [1] NCCL INFO Channel 00/0 : 1[5] -> 0[4] via P2P/CUMEM
+node7:101:101 [0] NCCL INFO Channel 01/0 : 0[4] -> 1[5] via P2P/CUMEM
+node7:102:102 [1] NCCL INFO Channel 01/0 : 1[5] -> 0[4] via P2P/CUMEM
+node7:101:101 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
+node7:101:101 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 4 busId 60 commId 0x8 - Init COMPLETE
+"""  # noqa: E501, W291
+
+
+def test_everything_a_current_log_says():
+    log = read_text(TWO_RANKS)
+    assert log.versions == ["2.28.9+cuda13.0"]
+    assert log.drivers == ["13000"]
+    assert log.bootstrap == ["eth0:10.0.0.7<0>"]
+    assert log.networks == ["IB"]
+    assert log.hcas == ["mlx5_0:1/IB", "mlx5_1:1/RoCE"]
+    assert log.sockets == ["eth0:10.0.0.7<0>", "eth1:10.1.0.7<0>"]
+    assert log.gdr_of_hca == {"mlx5_0": True, "mlx5_1": False}
+    assert log.settings == {"NCCL_P2P_LEVEL": ["SYS"], "NCCL_NVLS_ENABLE": ["0"]}
+    assert (log.nranks, log.nnodes, log.local_ranks, log.mnnvl) == (2, 1, 2, False)
+    assert {r: (x.pid, x.cuda_dev, x.nvml_dev, x.bus_id) for r, x in log.ranks.items()} == {
+        0: (101, 0, 4, "60"),
+        1: (102, 1, 5, "70"),
+    }
+    assert {k: p.transports for k, p in log.pairs.items()} == {(0, 1): {"P2P/CUMEM": 2}, (1, 0): {"P2P/CUMEM": 2}}
+    assert log.rings == {0: "0 1", 1: "0 1"}
+    assert log.trees[0].startswith("[0] 1/-1/-1->0")
+    assert log.channels == {"coll": 2, "collnet": 2, "nvls": 0, "p2p": 4}
+    assert log.nvls is False
+    assert (log.pxn_summary, log.gdr_summary) == (False, True)
+    assert log.path_types[("GPU/0-60", "GPU/0-70")] == "PHB"
+    assert log.patterns == ["Ring: 2 channels of 20.0/20.0 GB/s, PHB/PIX"]
+    assert len(log.tree) == 3
+    assert log.complete == 1
+    assert log.failures == ()
+    assert log.notes == []
+
+
+@pytest.mark.parametrize(
+    ("line", "pair", "transport"),
+    [
+        ("Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer", (0, 1), "P2P/direct pointer"),
+        ("Channel 07/1 : 3[6] -> 2[5] via P2P/CUMEM/read", (3, 2), "P2P/CUMEM/read"),
+        ("Channel 00/0 : 0[0] -> 5[5] via P2P/indirect/1[1]", (0, 5), "P2P/indirect/1[1]"),
+        ("Channel 00 : 0[07000] -> 1[0f000] via P2P/IPC", (0, 1), "P2P/IPC"),
+        ("Channel 00/0 : 0[1a000] -> 1[1b000] via P2P/IPC/read", (0, 1), "P2P/IPC/read"),
+        ("Ring 00 : 0[0] -> 1[1] via P2P/IPC", (0, 1), "P2P/IPC"),
+        ("Ring 00 : 1[6000] -> 0[5000] via direct shared memory", (1, 0), "direct shared memory"),
+        ("Channel 02 : 0[0] -> 1[1] via SHM/direct/direct", (0, 1), "SHM/direct/direct"),
+        ("Channel 02 : 0[0] -> 1[1] via SHM/CE/direct", (0, 1), "SHM/CE/direct"),
+        ("Channel 00/0 : 7[7] -> 8[0] [send] via NET/IB/3(5)/GDRDMA", (7, 8), "send NET/IB/3(5)/GDRDMA"),
+        ("Channel 00/0 : 7[7] -> 8[0] [receive] via NET/IB/0/GDRDMA/Shared", (7, 8), "receive NET/IB/0/GDRDMA/Shared"),
+        ("Channel 00 : 1[b000] -> 2[a000] [receive] via NET/Socket/0", (1, 2), "receive NET/Socket/0"),
+    ],
+)
+def test_transport_lines_of_the_versions(line, pair, transport):
+    log = read_text(HEAD + line)
+    assert list(log.pairs[pair].transports) == [transport]
+    assert log.cut_lines == 0
+
+
+@pytest.mark.parametrize("prefix", ["", "[1,0]<stdout>:", "0: ", "2026-01-02T03:04:05Z ", "worker-0 | ", "\x1b[32m"])
+def test_what_launchers_put_before_a_line(prefix):
+    log = read_text(prefix + HEAD + "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM")
+    assert list(log.pairs) == [(0, 1)]
+
+
+def test_transports_taken_apart():
+    t = take_apart("send NET/IB/3(5)/GDRDMA/Shared")
+    assert (t.family, t.dev, t.proxy_rank, t.gdr) == ("NET", 3, 5, True)
+    assert take_apart("receive NET/Socket/0").gdr is False
+    assert take_apart("direct shared memory").family == "SHM"
+    assert take_apart("SHM/direct").family == "SHM"
+    assert take_apart("P2P/CUMEM/read").family == "P2P/CUMEM"
+    assert take_apart("P2P/indirect/4[4]").through == 4
+
+
+def test_the_version_line_without_a_prefix():
+    assert read_text("NCCL version 2.19.4+cuda12.2\n").versions == ["2.19.4+cuda12.2"]
+
+
+def test_two_messages_in_one_line():
+    text = "node7:1:1 [0] NCCL INFO Using network IBnode7:2:2 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM\n"
+    log = read_text(text)
+    assert log.networks == ["IB"]
+    assert list(log.pairs) == [(1, 0)]
+
+
+def test_cut_lines_are_counted_and_passed_over():
+    whole = HEAD + "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM"
+    log = read_text("\n".join([whole, HEAD + "Channel 00/0 : 0[0] -> 1[1] via", HEAD + "Channel 00/0 : 0[0"]))
+    assert log.pairs[(0, 1)].transports == {"P2P/CUMEM": 1}
+    assert any("cut off" in n for n in log.notes) or log.cut_lines >= 1
+
+
+def test_warnings_with_time_and_source():
+    head = "[2026-01-02 03:04:05] node7:101:144 [3] transport/net_ib/p2p.cc:88 (ncclIbTest) NCCL WARN "
+    line = head + "NET/IB: Got completion from peer 10.0.0.8<4> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=0"
+    log = read_text("\n" + line + "\n" + line)
+    (w,) = log.warnings.values()
+    assert (w.count, w.line, w.host) == (2, 2, "node7")
+    assert "status12" in log.signs
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "sign"),
+    [
+        (
+            "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled cuda error, NCCL version 2.21.5",
+            "unhandled cuda error",
+            None,
+        ),
+        ("ncclUnhandledCudaError: Call to CUDA function failed.", "unhandled cuda error", None),
+        (
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+            "unhandled system error",
+            None,
+        ),
+        ("ncclInternalError: Internal check failed.", "internal error", None),
+        ("ncclInvalidUsage: This usually reflects invalid usage of NCCL library.", "invalid usage", None),
+        ("ncclInvalidArgument: Invalid value for an argument.", "invalid argument", None),
+        (
+            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+            "remote error",
+            None,
+        ),
+        (
+            "h: Test NCCL failure common.cu:1005 'unhandled system error (run with NCCL_DEBUG=INFO for details)'",
+            "unhandled system error",
+            None,
+        ),
+    ],
+)
+def test_failures_are_classified(text, code, sign):
+    (f,) = read_text(text).failures
+    assert f.code == code
+    assert f.causes
+    assert all(c.cause and c.next for c in f.causes)
+
+
+def test_the_cause_of_a_failure_is_found_in_other_lines():
+    text = (
+        "node7:1:9 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes\n"
+        "RuntimeError: NCCL error: ncclSystemError: System call failed\n"
+    )
+    (f,) = read_text(text).failures
+    assert f.causes[0].id == "shm_small"
+    assert f.causes[0].line == 1
+    assert "--shm-size" in f.causes[0].next
+
+
+def test_an_nvlink_fault():
+    text = (
+        "node7:1:9 [0] graph/paths.cc:323 NCCL WARN P2P is disabled between NVLINK connected GPUs 1 and 0.\n"
+        "NCCL error: ncclUnhandledCudaError\n"
+    )
+    (f,) = read_text(text).failures
+    assert (f.code, f.causes[0].id) == ("unhandled cuda error", "nvlink_p2p")
+
+
+def test_a_healthy_log_has_no_failure():
+    assert read_text(TWO_RANKS).failures == ()
+
+
+def test_every_code_has_a_cause_of_last_resort():
+    codes = {r["code"] for r in rows("nccl_causes")}
+    assert {r["code"] for r in rows("nccl_causes") if not r["pattern"]} == codes
+    assert len(codes) == 6
+
+
+def test_lines_come_from_pieces_of_any_size():
+    data = b"first\r\nsecond\n\nlast"
+    for size in (1, 2, 3, 7, 100):
+        pieces = [data[i : i + size] for i in range(0, len(data), size)]
+        assert [line for line, _ in lines_of(pieces)] == [b"first", b"second", b"", b"last"]
+
+
+def test_a_line_without_end_costs_no_more_than_its_limit():
+    seen = list(lines_of(b"x" * 100_000 for _ in range(50)))
+    assert [(len(line), cut) for line, cut in seen] == [(MAX_LINE, True)]
+    after = list(lines_of([b"x" * 100_000, b"tail\nnext\n"]))
+    assert after[-1] == (b"next", False)
+
+
+def test_memory_is_bounded_whatever_comes():
+    log = read_log(
+        f"h:1:1 [0] x.cc:1 NCCL WARN warning {i}\n{HEAD}NCCL_X{i} set by environment to {i}\n".encode()
+        for i in range(3000)
+    )
+    assert len(log.warnings) == 1000
+    assert len(log.settings) <= 1000
+    assert log.notes
+
+
+def test_bytes_that_are_no_text():
+    log = read_log([HEAD.encode() + b"Using network \xff\xfe\n"])
+    assert log.undecodable == 1
+    assert any("UTF-8" in n for n in log.notes)
+
+
+def test_a_log_without_nccl_says_so():
+    assert any("NCCL_DEBUG=INFO" in n for n in read_text("hello\n").notes)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read(data):
+    read_log([data])
+
+
+@settings(max_examples=60)
+@given(st.integers(0, len(TWO_RANKS)), st.integers(0, len(TWO_RANKS)))
+def test_any_part_of_a_log_is_read(a, b):
+    read_text(TWO_RANKS[min(a, b) : max(a, b)])
+
+
+def two_gpus(vendor: str) -> str:
+    return files.system(files.cpu(0, vendor, files.gpu("0000:06:00.0", 0, 90), files.gpu("0000:07:00.0", 1, 90)))
+
+
+def test_a_log_that_agrees():
+    log = read_text(TWO_RANKS)
+    p = predict((files.host(two_gpus(files.INTEL), settings=settings_for(log)),), (2, 28, 9))
+    c = compare(log, p)
+    assert (c.agree, c.compared, c.differences) == (2, 2, ())
+
+
+def test_differences_are_explained():
+    log = read_text(TWO_RANKS)
+    p = predict((files.host(two_gpus(files.INTEL)),), (2, 22, 3))
+    c = compare(log, p)
+    assert c.agree == 0
+    pair = next(d for d in c.differences if d.subject == "rank 0 -> rank 1")
+    assert (pair.logged, pair.predicted) == ("P2P/CUMEM", "SHM/direct/direct")
+    assert any("NCCL_P2P_LEVEL=SYS" in e for e in pair.explanations)
+    assert any(d.subject == "version" for d in c.differences)
+
+
+def test_containers_show_as_more_nodes():
+    text = TWO_RANKS.replace("nNodes 1", "nNodes 2").replace("via P2P/CUMEM", "[send] via NET/Socket/0")
+    log = read_text(text)
+    p = predict((files.host(two_gpus(files.AMD)),), (2, 28, 9))
+    c = compare(log, p)
+    assert any(d.subject == "nodes" and "containers" in d.explanations[0] for d in c.differences)
+    assert any("/dev/shm" in e for d in c.differences for e in d.explanations)
+
+
+def test_gpudirect_that_is_missing_in_the_log():
+    hosts = tuple(files.host(files.hgx_h100(), name=f"n{i}") for i in range(2))
+    p = predict(hosts, (2, 28, 9))
+    log = read_text(HEAD + "Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0\n")
+    (d,) = compare(log, p).differences
+    assert "GPUDirect" in d.predicted
+    assert d.explanations
