@@ -163,6 +163,9 @@ def main() -> None:
     b, b_s = ours(["--all-pairs", "--sizes", "512MiB"])
     c, _ = nvbandwidth(args.nvbandwidth) if args.nvbandwidth else ({}, 0.0)
     _, quick_s = ours(["--all-pairs", "--quick"])
+    _, four_s = ours(["--all-pairs", "--quick", "--sizes", "512MiB"])
+    four = list(COPY_TESTS)[:4]
+    peer_s = run([args.nvbandwidth, "-t", *four, "-b", "512", "-j"])[1] if args.nvbandwidth else 0.0
     names = ["all_reduce", "all_gather", "reduce_scatter"]
     d = nccl_tests(args.nccl_tests, args.gpus) if args.nccl_tests else {}
     wanted = [x for n in names for x in ("--collective", n)]
@@ -172,7 +175,13 @@ def main() -> None:
     records += compare(d, rows_of(e), f)
     result = {
         "records": records,
-        "wall_s": {"nvbandwidth": a_s, "topocheck standard copies and collectives": b_s, "topocheck quick": quick_s},
+        "wall_s": {
+            "nvbandwidth, all six tests": a_s,
+            "nvbandwidth, four copy matrices": peer_s,
+            "topocheck, four copy matrices at 512 MiB": four_s,
+            "topocheck --quick --all-pairs": quick_s,
+            "topocheck, a standard run": b_s,
+        },
         "copies": b,
         "collectives": e,
     }

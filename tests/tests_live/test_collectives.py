@@ -76,7 +76,7 @@ def test_one_wrong_element_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert m.wrong == "2 wrong elements on all ranks together"
 
 
-def _fault(monkeypatch: pytest.MonkeyPatch, sig: signal.Signals, rank: int) -> None:
+def send_at_first_sample(monkeypatch: pytest.MonkeyPatch, sig: signal.Signals, rank: int) -> None:
     """Send a signal to a rank at its first timed sample."""
     real = Ranks.words
     sent = threading.Event()
@@ -95,7 +95,7 @@ LONG = {"samples_min": 500, "samples_max": 500, "budget_s": 60.0}
 
 
 def test_a_killed_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    _fault(monkeypatch, signal.SIGKILL, 1)
+    send_at_first_sample(monkeypatch, signal.SIGKILL, 1)
     results = list(run_collectives((row(**LONG),), quiet_s=20.0))
     (r,) = results
     assert isinstance(r, NotMeasured)
@@ -108,7 +108,7 @@ def test_a_killed_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stopped_rank_is_named_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    _fault(monkeypatch, signal.SIGSTOP, 1)
+    send_at_first_sample(monkeypatch, signal.SIGSTOP, 1)
     begun = time.monotonic()
     (r,) = list(run_collectives((row(**LONG),), quiet_s=6.0))
     assert time.monotonic() - begun < 60

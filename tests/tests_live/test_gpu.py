@@ -226,3 +226,31 @@ def test_nccl_is_exact_in_every_collective_and_graphs_are_faster() -> None:
     assert all(m.verified for m in measured), [m.wrong for m in measured if not m.verified]
     small = {m.mode: m.median for m in measured if m.collective == "all_reduce" and m.size_bytes == 1024}
     assert small["graph"] < small["back_to_back"]
+
+
+def test_a_stopped_rank_of_nccl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="needs torch (the [bw] extra)")
+    import signal
+
+    from tests.tests_live.test_collectives import send_at_first_sample
+    from topocheck.tests_live.collect import run_collectives
+
+    a, b, *_ = need(2)
+    send_at_first_sample(monkeypatch, signal.SIGSTOP, 1)
+    r = CollectiveRow(
+        id="all_reduce:nccl:2:float32",
+        collective="all_reduce",
+        backend="nccl",
+        ranks=2,
+        members=(a, b),
+        sizes_bytes=(64 * MIB,),
+        samples_min=500,
+        samples_max=500,
+        budget_s=60.0,
+    )
+    (n,) = list(run_collectives((r,), local_gpus=(a, b), quiet_s=12.0))
+    assert isinstance(n, NotMeasured)
+    assert "rank 1" in n.reason
+    assert "stopped by a signal" in n.reason
+    (m,) = measure(row("p2p", (a, b, a)))
+    assert m.verified is True, "the devices are free again"

@@ -249,6 +249,8 @@ def _verdicts(page: Page, report: BandwidthReport, *, verbose: bool) -> None:
         page.heading("Beside what the road can carry")
         names = {m.id: f"{m.kind} {m.from_label} {m.to_label}".strip() for m in report.run.measurements}
         for a in report.assessments:
+            if a.theoretical_gb_s is None:
+                continue
             page.text(clean(f"{names.get(a.measurement, a.measurement)}: {a.text}"), hang=4)
     if worst:
         page.heading("Findings")
@@ -263,5 +265,8 @@ def _verdicts(page: Page, report: BandwidthReport, *, verbose: bool) -> None:
     if not worst and report.run.measurements:
         page.blank()
         page.text(
-            "Nothing measured is below what it should be." if report.assessments else "Nothing to judge.", indent=0
+            "Nothing that could be judged is below what it should be."
+            if any(a.state is State.OK for a in report.assessments)
+            else "Nothing here has a theory or a baseline to be judged by.",
+            indent=0,
         )

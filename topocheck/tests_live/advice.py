@@ -57,21 +57,14 @@ def advise(fit: Fit) -> tuple[str, ...]:
     """Return lines of advice from the fit of an all_reduce sweep; empty where there is no fit."""
     if fit.refused or fit.alpha_us is None or fit.beta_gb_s is None or not fit.empirical_bytes:
         return ()
-    lines = []
-    reached = ", ".join(f"{k} % at {size_text(v)}" for k, v in sorted(fit.empirical_bytes.items(), key=lambda x: x[1]))
-    lines.append(f"{fit.subject}: peak {fit.peak_gb_s or 0:.4g} GB/s {fit.rate}; read off the curve: {reached}")
-    half = fit.half_size_bytes or 0.0
-    lines.append(
-        f"model: alpha {fit.alpha_us:.3g} us, beta {fit.beta_gb_s:.4g} GB/s {fit.rate}, "
-        f"half-rate size alpha x beta = {size_text(half)}"
-    )
     eighty = fit.empirical_bytes.get("80")
     if eighty is None:
-        return tuple(lines)
-    lines.append(
-        f"a fusion buffer of {size_text(eighty)} or more uses 80 % of the link; keep it below a fifth of the "
-        "gradients, so that at least five can overlap with the backward pass"
-    )
+        return ()
+    lines = [
+        f"{fit.subject}: a fusion buffer of {size_text(eighty)} or more uses 80 % of what the group reaches "
+        f"({fit.peak_gb_s or 0:.4g} GB/s {fit.rate}); keep it below a fifth of the gradients, so that at least five "
+        "can overlap with the backward pass"
+    ]
     for k in KNOBS:
         share = share_at(fit, k.default_bytes)
         if share is None:

@@ -89,12 +89,17 @@ def _row(name: str, backend: str, ranks: int, gpus: tuple[Gpu, ...], options: Op
     sizes = options.sizes_bytes or SIZES[options.budget, table]
     rate = 100.0 if backend == "nccl" else 1.0
     quick = options.budget == "quick"
-    seconds = sum(30 * s / rate / 1e9 + 0.05 for s in sizes) * (1 if quick else 2)
     modes: tuple[str, ...] = ("back_to_back",)
     if backend == "nccl" and not quick:
         modes = ("back_to_back", "one_at_a_time", "graph")
     elif not quick:
         modes = ("back_to_back", "one_at_a_time")
+    samples, budget_s = (3, 0.3) if quick else (7, 1.5)
+    call_s = 4e-5 if backend == "nccl" else 5e-4
+    seconds = 0.0
+    for s in sizes:
+        one = (200 if s <= 64 * KIB else 20) * (call_s + s / rate / 1e9)
+        seconds += 0.05 + len(modes) * (min(samples * one, budget_s + one) + 7 * s / rate / 1e9)
     # Where a launcher spread the ranks, only this node's GPUs are known: local rank i takes GPU i.
     members = tuple(g.address for g in gpus[:ranks]) if backend == "nccl" else ()
     return CollectiveRow(
@@ -107,7 +112,7 @@ def _row(name: str, backend: str, ranks: int, gpus: tuple[Gpu, ...], options: Op
         dtype=options.dtype,
         modes=modes,
         samples_min=2 if quick else 3,
-        samples_max=3 if quick else 7,
-        budget_s=0.3 if quick else 1.5,
+        samples_max=samples,
+        budget_s=budget_s,
         estimate_s=round(seconds, 1),
     )
