@@ -34,6 +34,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     rails: tuple[RailPort, ...]
     findings: tuple[NodeFinding, ...]
     fingerprint: str
+    nvlink_domain: str = ""
 
 
 def row(facts: NodeFacts) -> Row:
@@ -41,7 +42,8 @@ def row(facts: NodeFacts) -> Row:
     return Row(
         facts.name, facts.file, facts.taken_at, facts.kind, facts.gpu_model,
         zlib.compress(msgspec.msgpack.encode(facts.devices), 1),
-        facts.addresses, facts.approximate, facts.identifiers, facts.rails, facts.findings, facts.fingerprint,
+        facts.addresses, facts.approximate, facts.identifiers, facts.rails, facts.findings,
+        facts.fingerprint, facts.nvlink_domain,
     )  # fmt: skip
 
 
@@ -63,6 +65,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     approximate: Mapping[str, float]
     identifiers: Mapping[str, str]
     rails: tuple[RailPort, ...]
+    nvlink_domain: str = ""
 
 
 class Collection:
@@ -94,6 +97,7 @@ class Collection:
                 approximate=self._once(tuple(r.approximate.items()), r.approximate),
                 identifiers=r.identifiers,
                 rails=r.rails,
+                nvlink_domain=r.nvlink_domain,
             )
         )
 

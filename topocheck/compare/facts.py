@@ -51,6 +51,7 @@ def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFac
         addresses={slot: address for address, slot in slots.items()},
         approximate=_approximate(report, slots),
         identifiers=_identifiers(report, slots),
+        nvlink_domain=_nvlink_domain(report.gpus),
         rails=tuple(_rails(report.nics, slots)),
         findings=tuple(NodeFinding(f.id, f.state, f.subject, f.title) for f in report.findings),
         fingerprint=hashlib.blake2b(msgspec.msgpack.encode(devices), digest_size=12).hexdigest(),
@@ -249,6 +250,16 @@ def _approximate(report: LeanReport, slots: dict[str, str]) -> dict[str, float]:
 def _identifiers(report: LeanReport, slots: dict[str, str]) -> dict[str, str]:
     found = [(slots[g.address], g.uuid) for g in report.gpus] + [(slots[n.address], n.node_guid) for n in report.nics]
     return {slot: i for slot, i in found if i is not None}
+
+
+def _nvlink_domain(gpus: list[Gpu]) -> str:
+    """Return `UUID.clique` of the NVLink domain of most GPUs; a zero UUID is a domain that ends with the node."""
+    found = Counter(
+        f"{g.fabric_cluster_uuid}.{g.fabric_clique or 0}"
+        for g in gpus
+        if g.fabric_cluster_uuid and g.fabric_cluster_uuid.strip("0-") and g.fabric_status in (None, "Success")
+    )
+    return min(found, key=lambda d: (-found[d], d), default="")
 
 
 def _rails(nics: list[Nic], slots: dict[str, str]) -> Iterator[RailPort]:

@@ -55,6 +55,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         addresses: slot -> PCI address, for slots of devices that have one.
         approximate: name -> number that differs a little between equal nodes (memory sizes in bytes).
         identifiers: slot -> UUID or GUID; never compared between nodes, only between two looks at one node.
+        nvlink_domain: cluster UUID and clique where the GPUs belong to an NVLink domain beyond the node.
         rails: where each RDMA port sits.
         findings: of the node's own checks.
         fingerprint: 24 hex digits; equal for nodes whose `devices` are equal.
@@ -69,6 +70,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     addresses: dict[str, str] = {}
     approximate: dict[str, float] = {}
     identifiers: dict[str, str] = {}
+    nvlink_domain: str = ""
     rails: tuple[RailPort, ...] = ()
     findings: tuple[NodeFinding, ...] = ()
     fingerprint: str = ""

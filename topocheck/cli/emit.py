@@ -1,0 +1,214 @@
+"""`topocheck emit`: configuration files made from facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import msgspec
+import typer
+
+from topocheck.cli import common
+from topocheck.model.base import InputError
+
+if TYPE_CHECKING:
+    from topocheck.model.node import Node
+    from topocheck.placement.blocks import NodePlace
+    from topocheck.topology.types import Topology
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line asked for."""
+
+    files: tuple[Path, ...] = ()
+    nodes: str = ""
+    ranks_per_node: int = 0
+
+
+def emit(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="gres-conf, topology-conf, topology-block, topology-yaml, nccl-env, rankfile, numactl, nccl-topo or "
+            "hwloc-xml."
+        ),
+    ],
+    files: Annotated[
+        Optional[list[Path]],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Argument(help="Recordings, for topology-* also reports and folders; this machine where left out."),
+    ] = None,
+    from_: common.From = None,
+    output: common.Output = None,
+    nodes: Annotated[
+        str, typer.Option("--nodes", metavar="LIST", help="Hosts of a rankfile, in Slurm's form: gpu[01-04].")
+    ] = "",
+    ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=0, help="0: one for each GPU.")] = 0,
+) -> None:
+    """Write a configuration file. A comment in it says from which facts it was made; read it before you use it."""
+    common.choose(kind, tuple(_KINDS), "KIND")
+    wanted = Wanted(files=(*(files or ()), *([from_] if from_ else ())), nodes=nodes, ranks_per_node=ranks_per_node)
+    common.emit(_KINDS[kind](wanted), output)
+
+
+def _look(file: Path | None) -> tuple[Node, Topology]:
+    from topocheck.pipeline import read_node
+    from topocheck.topology.build import build
+
+    node = read_node(common.open_host(file))
+    return node, build(node)
+
+
+def _one(wanted: Wanted) -> tuple[Node, Topology, str]:
+    """Return the one machine asked for, and how its source is called."""
+    if len(wanted.files) > 1:
+        raise InputError(f"{wanted.files[1]}: this file is made from one recording; {len(wanted.files)} were given")
+    file = wanted.files[0] if wanted.files else None
+    node, topology = _look(file)
+    return node, topology, _source(file, node)
+
+
+def _source(file: Path | None, node: Node) -> str:
+    where = f"recording {file.name}" if file is not None else "this machine"
+    return f"{where} at {node.taken_at}" if node.taken_at else where
+
+
+def _gres(wanted: Wanted) -> str:
+    from topocheck.placement.gres import gres
+    from topocheck.render.emit import gres_conf
+
+    looked = [(*_look(f), f) for f in wanted.files or (None,)]
+    source = _source(looked[0][2], looked[0][0]) if len(looked) == 1 else f"{len(looked)} recordings"
+    return gres_conf([gres(n, t) for n, t, _ in looked], source)
+
+
+def _places(wanted: Wanted) -> tuple[list[NodePlace], str]:
+    from topocheck.cli.fleet_files import find_files, read_all
+    from topocheck.placement.blocks import NodePlace
+
+    if not wanted.files:
+        raise InputError("a network topology needs reports or recordings of all nodes: topocheck emit KIND FOLDER")
+    collection, bad = read_all(find_files(wanted.files))
+    if bad:
+        # A node left out of topology.conf is a node that Slurm never gives to a job: better no file than that one.
+        raise InputError(f"{bad[0].file}: {bad[0].why}" + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""))
+    if not collection.entries:
+        raise InputError("no report or recording found there")
+    names = collection.names()
+    twice = next((n for n in names if "(" in n), None)
+    if twice is not None:
+        raise InputError(f"two files are of a node called {twice.split(' (')[0]!r}: {twice}; node names must be unique")
+    places = [
+        NodePlace(name=n, domain=e.nvlink_domain, ipv4=next((p.ipv4 for p in e.rails if p.ipv4), 0))
+        for n, e in zip(names, collection.entries, strict=True)
+    ]
+    return places, f"{len(places)} reports"
+
+
+def _tree(wanted: Wanted) -> str:
+    from topocheck.placement.blocks import tree
+    from topocheck.render.emit import topology_conf
+
+    places, source = _places(wanted)
+    return topology_conf(tree(places), None, source)
+
+
+def _block(wanted: Wanted) -> str:
+    from topocheck.placement.blocks import blocks, tree
+    from topocheck.render.emit import topology_conf
+
+    places, source = _places(wanted)
+    found = blocks(places)
+    if not found.blocks:
+        raise InputError("no node is in an NVLink domain beyond itself, so there is no block; use topology-conf")
+    return topology_conf(tree(places), found, source)
+
+
+def _yaml(wanted: Wanted) -> str:
+    from topocheck.placement.blocks import blocks, tree
+    from topocheck.render.emit import topology_yaml
+
+    places, source = _places(wanted)
+    return topology_yaml(tree(places), blocks(places), source)
+
+
+def _nccl_env(wanted: Wanted) -> str:
+    from topocheck.placement.nccl_env import suggestions
+    from topocheck.render.emit import nccl_env
+
+    node, topology, source = _one(wanted)
+    return nccl_env(suggestions(node, topology), source)
+
+
+def _rankfile(wanted: Wanted) -> str:
+    from topocheck.host.hostlist import expand_hostlist
+    from topocheck.placement.launch import rankfile_lines
+    from topocheck.placement.plan import plan
+    from topocheck.render.emit import rankfile
+
+    node, topology, source = _one(wanted)
+    chosen = plan(node, topology, wanted.ranks_per_node)
+    hosts = tuple(expand_hostlist(wanted.nodes)) if wanted.nodes else (chosen.hostname,)
+    try:
+        return rankfile(rankfile_lines(chosen, hosts), source)
+    except ValueError as e:
+        raise InputError(str(e)) from None
+
+
+def _numactl(wanted: Wanted) -> str:
+    from topocheck.placement.plan import plan
+    from topocheck.render.emit import numactl_script
+
+    node, topology, source = _one(wanted)
+    chosen = plan(node, topology, wanted.ranks_per_node)
+    if not chosen.bindings:
+        raise InputError(chosen.notes[0])
+    return numactl_script(chosen, source)
+
+
+def _nccl_topo(wanted: Wanted) -> str:
+    from topocheck.nccl.topo import write_topology
+    from topocheck.nccl.view import settings_of, version_for
+    from topocheck.nccl.xml import write
+    from topocheck.render.emit import xml_comment
+
+    node, topology, source = _one(wanted)
+    version = version_for(node, None)
+    facts = f"PCI tree, NVML, NUMA nodes, RDMA ports; read as NCCL {'.'.join(map(str, version))} reads them"
+    return xml_comment(write(write_topology(node, topology, version, settings_of(node))), facts, source)
+
+
+def _hwloc_xml(wanted: Wanted) -> str:
+    """Return what hwloc's own lstopo writes: no library is needed beyond the program, and nothing is imitated."""
+    from topocheck.host.base import Host, HostError
+    from topocheck.host.live import LiveBackend
+    from topocheck.render.emit import xml_comment
+
+    if wanted.files:
+        raise InputError(
+            "hwloc-xml is written by lstopo from the machine itself: a recording lacks the topology of each CPU"
+        )
+    host = Host(LiveBackend())
+    for program in ("lstopo-no-graphics", "lstopo"):
+        try:
+            said = host.run([program, "--of", "xml", "-"], timeout_s=30)
+        except HostError:
+            continue
+        if said.rc == 0:
+            # At the end: hwloc's own small reader takes no comment before the topology.
+            return xml_comment(said.stdout, f"the output of {program} --of xml", "this machine", at_end=True)
+        raise InputError(f"{program} failed with {said.rc}: {said.stderr.strip()[:200]}")
+    raise InputError("hwloc-xml needs lstopo: install the package hwloc (or hwloc-nox)")
+
+
+_KINDS: dict[str, Callable[[Wanted], str]] = {
+    "gres-conf": _gres,
+    "topology-conf": _tree,
+    "topology-block": _block,
+    "topology-yaml": _yaml,
+    "nccl-env": _nccl_env,
+    "rankfile": _rankfile,
+    "numactl": _numactl,
+    "nccl-topo": _nccl_topo,
+    "hwloc-xml": _hwloc_xml,
+}

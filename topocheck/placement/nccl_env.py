@@ -1,0 +1,106 @@
+"""Which NICs and which interface NCCL should be told to use, and why."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+
+from topocheck.model.base import known
+from topocheck.model.net import NetInterface, RdmaPort
+from topocheck.model.node import Node
+from topocheck.topology.types import Nic, Topology
+
+
+class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting. `value` is empty where there is nothing to suggest; `why` says why in either case."""
+
+    name: str
+    value: str
+    why: tuple[str, ...]
+
+
+def suggestions(node: Node, topology: Topology) -> tuple[Suggestion, ...]:
+    """Return NCCL_IB_HCA with the exact list of data NICs, and NCCL_SOCKET_IFNAME."""
+    data = data_ports(topology)
+    return (_hca(topology, data), _interface(node, data))
+
+
+def data_ports(topology: Topology) -> tuple[tuple[Nic, RdmaPort], ...]:
+    """Return the ports meant for the GPUs' traffic: active, on a NIC nearest to some GPU, of the fastest rate there."""
+    active = [
+        (nic, port)
+        for nic in topology.nics
+        if nic.rdma is not None and not known(nic.rdma.physfn)
+        for port in nic.rdma.ports
+        if port.state == "ACTIVE"
+    ]
+    if not active:
+        # Guests are often given nothing but virtual functions.
+        active = [(n, p) for n in topology.nics if n.rdma for p in n.rdma.ports if p.state == "ACTIVE"]
+    nearest = {a for x in topology.nearest_nics for a in x.nics}
+    near = [(n, p) for n, p in active if n.address in nearest] or active
+    rates = [p.rate_gbit_s for _, p in near if known(p.rate_gbit_s)]
+    best = max(rates, default=0.0)
+    return tuple((n, p) for n, p in near if not rates or (known(p.rate_gbit_s) and p.rate_gbit_s == best))
+
+
+def _hca(topology: Topology, data: tuple[tuple[Nic, RdmaPort], ...]) -> Suggestion:
+    name = "NCCL_IB_HCA"
+    if not data:
+        return Suggestion(name=name, value="", why=("no RDMA port is active on this node",))
+    rate = data[0][1].rate_gbit_s
+    speed = f", {rate:g} Gb/s" if known(rate) else ""
+    why = [f"{len(data)} active ports on the NICs nearest to the GPUs{speed}; the first = asks for exact names"]
+    chosen = {(n.label, p.port) for n, p in data}
+    left = [
+        f"{n.label}:{p.port} ({p.state if known(p.state) else 'state unknown'}"
+        f"{f', {p.rate_gbit_s:g} Gb/s' if known(p.rate_gbit_s) else ''})"
+        for n in topology.nics
+        if n.rdma is not None
+        for p in n.rdma.ports
+        if (n.label, p.port) not in chosen
+    ]
+    if left:
+        why.append(f"left out: {', '.join(left)}")
+    return Suggestion(name=name, value="=" + ",".join(f"{n.label}:{p.port}" for n, p in data), why=tuple(why))
+
+
+def _interface(node: Node, data: tuple[tuple[Nic, RdmaPort], ...]) -> Suggestion:
+    """Choose the interface of NCCL's bootstrap: one with an address that other nodes can reach."""
+    name = "NCCL_SOCKET_IFNAME"
+    interfaces = node.net.interfaces if known(node.net.interfaces) else ()
+    data_names = {i.name for n, _ in data for i in n.interfaces} | {
+        x for n, _ in data if n.rdma for x in n.rdma.netdevs
+    }
+    fit = [i for i in interfaces if _reachable(i)]
+    apart = [i for i in fit if i.name not in data_names] or fit
+    if not apart:
+        return Suggestion(name=name, value="", why=("no interface is up with an address that other nodes can reach",))
+    best = min(apart, key=lambda i: (-(i.speed_mbit_s if known(i.speed_mbit_s) else 0), i.name))
+    speed = f", {best.speed_mbit_s / 1000:g} Gb/s" if known(best.speed_mbit_s) else ""
+    why = [f"carries the meeting of the ranks, not the data: up, with an address{speed}"]
+    if best.name not in data_names:
+        why[0] += ", and no NIC of the GPUs' traffic"
+    others = [i.name for i in apart if i is not best]
+    if others:
+        why.append(f"would do as well, if all nodes reach each other there: {', '.join(others[:8])}")
+    return Suggestion(name=name, value=f"={best.name}", why=tuple(why))
+
+
+_VIRTUAL = ("docker", "veth", "virbr", "cni", "flannel", "cali", "br-", "tun", "tap", "dummy", "kube")
+
+
+def _reachable(i: NetInterface) -> bool:
+    if i.name == "lo" or i.name.startswith(_VIRTUAL) or known(i.bond_master):
+        return False
+    if i.operstate in ("down", "lowerlayerdown", "notpresent"):
+        return False
+    for text in i.ip_addresses if known(i.ip_addresses) else ():
+        try:
+            address = ipaddress.ip_address(text.partition("/")[0].partition("%")[0])
+        except ValueError:
+            continue
+        if not (address.is_link_local or address.is_loopback):
+            return True
+    return False

@@ -1,0 +1,91 @@
+"""Who runs where, what is wrong in it, and what to type instead, as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from topocheck.model.document import SCHEMA_VERSION
+from topocheck.render.page import Page, Style, clean
+
+if TYPE_CHECKING:
+    from topocheck.placement.plan import Plan
+    from topocheck.placement.ranks import Problem, RankPlace
+
+
+class PlacementDoc(msgspec.Struct, kw_only=True):
+    """The document of `topocheck placement --format json`."""
+
+    schema_version: str
+    ranks: object
+    problems: object
+    plan: object
+    options: dict[str, list[str]]
+
+
+def placement_json(
+    ranks: Sequence[RankPlace], problems: Sequence[Problem], plan: Plan, options: dict[str, list[str]]
+) -> str:
+    """Return placement and plan as JSON."""
+    d = PlacementDoc(schema_version=SCHEMA_VERSION, ranks=ranks, problems=problems, plan=plan, options=options)
+    return msgspec.json.format(msgspec.json.encode(d), indent=2).decode() + "\n"
+
+
+def placement_text(
+    ranks: Sequence[RankPlace],
+    problems: Sequence[Problem],
+    plan: Plan,
+    options: dict[str, list[str]],
+    style: Style,
+) -> str:
+    """Return placement and plan for a person."""
+    page = Page(style)
+    if any(r.rank is not None for r in ranks):
+        page.heading("Where the ranks run")
+        page.table(
+            ("rank", "local", "of", "node", "GPU", "its node", "CPUs allowed", "NUMA", "NIC"),
+            [
+                (
+                    _n(r.rank), _n(r.local_rank), _n(r.world_size), r.node, r.gpu_label or "?", _n(r.gpu_node),
+                    r.cpus or "?", ",".join(map(str, r.numa_nodes)) or "?", ",".join(r.nics) or "none",
+                )
+                for r in ranks
+            ],
+        )  # fmt: skip
+        page.blank()
+        for p in problems:
+            who = ", ".join(map(str, p.ranks[:16])) + (f" and {len(p.ranks) - 16} more" if len(p.ranks) > 16 else "")
+            named = f"rank{'s' if len(p.ranks) > 1 else ''} {who}: " if p.ranks else ""
+            style_of = "yellow" if p.state == "warn" else "cyan"
+            page.text(f"{p.state.upper() if p.state == 'warn' else p.state}  {named}{p.text}", style=style_of, hang=6)
+            if p.fix:
+                page.text(f"fix: {p.fix}", indent=8, style="green", hang=5)
+        if not problems:
+            page.text("Nothing wrong found in it.", style="green")
+    elif ranks:
+        page.line("This process is no rank of a job (no variables of torchrun, srun or mpirun); the plan for its node:")
+    page.heading(f"Suggested for each node like {plan.hostname}")
+    page.table(
+        ("local rank", "GPU", "address", "CPUs", "memory node", "NIC"),
+        [
+            (
+                str(b.local_rank), b.gpu_label, b.gpu, (b.cpus or "not bound") + (" (shared)" if b.shared else ""),
+                _n(b.memory_node), ",".join(b.nics) or "none",
+            )
+            for b in plan.bindings
+        ],
+    )  # fmt: skip
+    for note in plan.notes:
+        page.text(note, style="dim", hang=2)
+    for launcher, lines in options.items():
+        page.heading(launcher)
+        for line in lines:
+            # A command is never wrapped: it is there to be copied.
+            page.line(f"  {line}")
+    return page.render() if style.colour else clean(page.render())
+
+
+def _n(value: int | None) -> str:
+    return "?" if value is None else str(value)
