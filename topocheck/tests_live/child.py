@@ -78,7 +78,7 @@ class Pipe:
 
 
 def work(job: Job, pipe: Pipe, make: EngineMaker = make_engine) -> None:
-    """Open the engine, run the rows, close; one bad row loses only itself."""
+    """Open the engine and run the rows; one bad row loses only itself."""
     try:
         engine = make(job.group)
         software = engine.open(job.addresses, pipe.at)
@@ -95,12 +95,8 @@ def work(job: Job, pipe: Pipe, make: EngineMaker = make_engine) -> None:
             pipe.send("unsupported", reason=str(e))
         except Exception as e:  # noqa: BLE001 - see above
             pipe.send("failed", reason=f"{type(e).__name__}: {e}", fatal=False)
+    # Nothing is given back by hand: the process ends, and with it all it holds on the host and the devices.
     pipe.row = ""
-    pipe.at("give everything back")
-    try:
-        engine.close()
-    except Exception as e:  # noqa: BLE001 - the process ends now and the driver takes everything back
-        pipe.at(f"closing: {e}")
     pipe.send("done")
 
 
@@ -112,10 +108,10 @@ def main(make: EngineMaker = make_engine) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe = Pipe(int(sys.argv[1]))
     if len(sys.argv) > 2 and sys.argv[2] in ("driver", "staged"):
-        # Loaded while the parent still looks at the machine.
-        with contextlib.suppress(ImportError):
+        # Done while the parent still looks at the machine; whatever goes wrong is told when the job comes.
+        with contextlib.suppress(Exception):
             import_module("topocheck.tests_live.engine_driver")
-            import_module("cuda.bindings.driver")
+            import_module("cuda.bindings.driver").cuInit(0)
     text = sys.stdin.buffer.readline()
     if not text:
         return

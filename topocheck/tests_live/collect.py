@@ -161,6 +161,8 @@ def environment(world: World | None) -> dict[str, str]:
             env.pop(name, None)
     else:
         env.update(world.environment())
+        if world.address in ("127.0.0.1", "localhost", "::1"):
+            env.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return env
 
 
