@@ -15,6 +15,7 @@ AREAS = (
     "rdma",
     "rdma_devices",
     "rdma_gids",
+    "rdma_layers",
     "rdma_roads",
     "numa",
     "numa_layout",

@@ -45,6 +45,24 @@ def test_a_port_nobody_cabled_is_a_note() -> None:
     assert {f.state for f in findings("rdma.port-down", c)} == {State.NOTE}
 
 
+def test_half_of_the_ports_cabled_looks_like_design() -> None:
+    down = {f"mlx5_{i}": {"state": "DOWN/Polling"} for i in range(4)}
+    assert {f.state for f in findings("rdma.port-down", variant(HGX, patch=down))} == {State.NOTE}
+    down = {f"mlx5_{i}": {"state": "DOWN/Polling"} for i in range(3)}
+    assert {f.state for f in findings("rdma.port-down", variant(HGX, patch=down))} == {State.WARN}
+
+
+def test_one_card_left_in_the_other_mode_warns() -> None:
+    f = one("rdma.link-layer-differs", variant(HGX, patch={"mlx5_4": {"layer": "Ethernet"}}))
+    assert f.state is State.WARN
+    assert "mlx5_4" in f.subject
+    assert f.fix is not None
+    assert "LINK_TYPE_P1=1" in f.fix  # its siblings speak InfiniBand
+    two = variant(HGX, patch={"mlx5_4": {"layer": "Ethernet"}, "mlx5_5": {"layer": "Ethernet"}})
+    assert findings("rdma.link-layer-differs", two) == ()
+    assert findings("rdma.link-layer-differs", healthy("dgx_a100")) == ()
+
+
 def test_the_rate_of_a_port_that_is_down_is_not_judged() -> None:
     c = variant(HGX, patch={"mlx5_5": {"state": "DOWN/Polling", "rate": "10_Gb/sec_(1X_SDR)"}})
     assert findings("rdma.port-slower-than-siblings", c) == ()
@@ -179,6 +197,11 @@ def test_a_container_without_verbs_devices_warns() -> None:
     assert state("rdma.verbs-device-missing", healthy("l40s_x8")) is State.NOT_APPLICABLE
 
 
+def test_a_container_with_its_share_of_nics_is_a_note() -> None:
+    net = msgspec.structs.replace(healthy(HGX).node.net, verbs_devices=("rdma_cm", "uverbs3"))
+    assert one("rdma.verbs-device-missing", with_node(healthy(HGX), net=net)).state is State.NOTE
+
+
 def test_verbs_devices_that_may_not_be_opened_warn() -> None:
     net = msgspec.structs.replace(healthy(HGX).node.net, verbs_accessible=False)
     assert "may not be opened" in one("rdma.verbs-device-missing", with_node(healthy(HGX), net=net)).title
@@ -220,7 +243,7 @@ def test_the_gid_must_be_v2_on_a_routable_address() -> None:
 def test_an_old_nccl_takes_index_0_by_itself() -> None:
     c = variant("h17_gid_link_local", environment={"NCCL_IB_GID_INDEX": ""})
     assert state("rdma.gid-index", c) is State.NOT_APPLICABLE
-    assert one("rdma.gid-index", with_nccl(c, "2.20.5")).state is State.WARN
+    assert one("rdma.gid-index", with_nccl(c, "2.20.5")).state is State.NOTE
     assert state("rdma.gid-index", with_nccl(c, "2.21.5")) is State.NOT_APPLICABLE
 
 

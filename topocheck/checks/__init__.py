@@ -34,6 +34,7 @@ AREAS = (
     "rdma",
     "rdma_devices",
     "rdma_gids",
+    "rdma_layers",
     "rdma_roads",
 )
 """Each is a file of this folder; importing it registers its checks."""

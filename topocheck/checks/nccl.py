@@ -7,7 +7,16 @@ from collections.abc import Iterator
 import msgspec
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
-from topocheck.checks.settings import in_force, judged_version, place, quoted, values, version_evidence, version_words
+from topocheck.checks.settings import (
+    in_force,
+    installed_version,
+    judged_version,
+    place,
+    quoted,
+    values,
+    version_evidence,
+    version_words,
+)
 from topocheck.checks.subjects import is_guest
 from topocheck.knowledge.nccl import lookup
 from topocheck.knowledge.nccl_values import SettingProblem, judge_setting
@@ -103,7 +112,7 @@ def removed_setting(c: Context) -> Iterator[Finding]:
     Does not apply:
         Where no NCCL setting is in force.
     """
-    known_version = bool(version_evidence(c))
+    known_version = installed_version(c) is not None
     words = {"removed": "ignored", "not_yet": "ignored", "unused": "ignored", "deprecated": "it still works"}
     for s, p in _problems(c, *words):
         ignored = words[p.kind] == "ignored"
@@ -256,7 +265,7 @@ def conf_shadowed(c: Context) -> Iterator[Finding]:
             "nccl.conf-shadowed",
             State.NOTE,
             s,
-            f"{s.name}={s.value} in {s.source} does not count: {winner.source} sets {winner.value or 'it empty'!r}",
+            f"{s.name}={s.value} in {s.source} does not count: {winner.source} sets {winner.value!r}",
             "two users, or two launchers, run with different settings",
             "the environment, then the user's file, then /etc/nccl.conf: the first to set a name wins",
             f"keep {s.name} in one place",

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from topocheck.checks.registry import Context, Scope, check, not_applicable
-from topocheck.checks.settings import in_force
-from topocheck.checks.subjects import listed
+from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.model.base import Evidence, Finding, Missing, Reason, State, known
 from topocheck.model.net import RdmaDevice, RdmaPort
 from topocheck.topology.types import Nic
@@ -45,7 +43,8 @@ def siblings(port: Port, every: list[Port]) -> list[Port]:
     return [p for p in every if p.model == port.model and p.nic.address[:-1] != port.nic.address[:-1]]
 
 
-def _judged(c: Context) -> list[Port]:
+def judged(c: Context) -> list[Port]:
+    """Return every port; not applicable where there is none."""
     if isinstance(c.node.net.rdma, Missing):
         raise not_applicable(f"no RDMA devices: {c.node.net.rdma}")
     every = ports(c)
@@ -97,9 +96,9 @@ def port_down(c: Context) -> Iterator[Finding]:
         Cable, transceiver, switch port; a subnet manager where the link is up and the port waits in Init.
 
     Does not apply:
-        A port nobody cabled is no fault: without a policy, and without ports of the same kind on other cards of
-        which most are up, it is a note. The same of a port that is switched off. It fails where the policy
-        expects a rate of every NIC (`expect.nic_rate_gbit_s`).
+        A port nobody cabled is no fault: without a policy, and unless most ports of its kind are up, it is a note.
+        So is a port that is switched off. It fails where the policy expects a rate of every NIC
+        (`expect.nic_rate_gbit_s`).
     """
     rdma = c.node.net.rdma
     if isinstance(rdma, Missing) and rdma.reason is not Reason.ABSENT:
@@ -114,7 +113,7 @@ def port_down(c: Context) -> Iterator[Finding]:
             fix="look at the driver's kernel messages; in a container mount /sys read-only",
         )
         return
-    every = _judged(c)
+    every = judged(c)
     expected = c.policy.expect.nic_rate_gbit_s is not None
     for p in every:
         state = p.port.state
@@ -129,7 +128,9 @@ def port_down(c: Context) -> Iterator[Finding]:
         off = p.port.phys_state == "Disabled"
         waits = p.port.phys_state == "LinkUp" and state in ("INIT", "ARMED")
         what, fix = _explain_down(p)
-        worse = State.WARN if waits or (not off and 2 * len(up) > len(alike)) else State.NOTE
+        # As many down as up looks like a machine that was cabled so.
+        mostly_up = len(up) > 1 + len(alike) - len(up)
+        worse = State.WARN if waits or (not off and mostly_up) else State.NOTE
         phys = p.port.phys_state
         words = f"{state}, {phys}" if known(phys) else state
         beside = f"; {len(up)} of {len(alike)} ports of its kind are up" if alike else ""
@@ -171,7 +172,7 @@ def port_slower(c: Context) -> Iterator[Finding]:
         Where half of the ports or more are the slow ones it looks like design (storage beside compute), and is
         a note.
     """
-    every = _judged(c)
+    every = judged(c)
     active = [p for p in every if p.port.state == "ACTIVE"]
     for p in active:
         rate = p.port.rate_gbit_s
@@ -201,84 +202,4 @@ def port_slower(c: Context) -> Iterator[Finding]:
             rule="most ports of the same card model, board and link layer run faster",
             fix="look at cable, transceiver and the speed of the switch port; swap the cable with a sibling's to tell "
             "which part is bad (the port goes down meanwhile)",
-        )
-
-
-@check(
-    "rdma.mixed-link-layers",
-    title="NCCL may use Ethernet and InfiniBand ports side by side",
-    severity=State.NOTE,
-    reads=("/sys/class/infiniband/*/ports/*/link_layer", "NCCL_IB_HCA"),
-    scope=Scope.PROCESS,
-)
-def mixed_link_layers(c: Context) -> Iterator[Finding]:
-    """Active InfiniBand and Ethernet ports stand side by side and NCCL_IB_HCA does not choose.
-
-    Looks at:
-        The link layer of every active port, and whether NCCL_IB_HCA is set.
-
-    Why it matters:
-        NCCL takes every active port, storage and management NICs among them. Ranks may then talk over a slow one,
-        or try to join an InfiniBand port with an Ethernet one and time out.
-
-    Fix:
-        Name the NICs for data: `export NCCL_IB_HCA==mlx5_0,mlx5_1` (the second `=` asks for exact names).
-
-    Does not apply:
-        Where NCCL_IB_HCA is set, and where all active ports have one link layer.
-    """
-    layers: dict[str, list[str]] = {}
-    for p in _judged(c):
-        if p.port.state == "ACTIVE" and isinstance(p.port.link_layer, str):
-            layers.setdefault(p.port.link_layer, []).append(p.nic.label)
-    if len(c.topology.gpus) < 1:
-        raise not_applicable("this machine has no NVIDIA GPU")
-    if "NCCL_IB_HCA" in in_force(c) or len(layers) < 2:
-        return
-    rarest = min(layers, key=lambda k: len(layers[k]))
-    others = [n for k, v in layers.items() if k != rarest for n in v]
-    yield Finding(
-        id="rdma.mixed-link-layers",
-        state=State.NOTE,
-        subject="node",
-        title="; ".join(f"{k}: {listed(v)}" for k, v in sorted(layers.items())) + "; NCCL_IB_HCA does not choose",
-        consequence="NCCL takes all of them for data, storage and management NICs too",
-        evidence=tuple(Evidence(f"{k} ports", listed(v)) for k, v in sorted(layers.items())),
-        rule="active ports of one link layer, or NCCL_IB_HCA set",
-        fix=f"export NCCL_IB_HCA=={','.join(others[:8])}  (if these are the NICs for data)",
-    )
-
-
-@check(
-    "rdma.software-device",
-    title="An RDMA device is software only",
-    severity=State.NOTE,
-    reads=("/sys/class/infiniband/*/device",),
-)
-def software_device(c: Context) -> Iterator[Finding]:
-    """An RDMA device has no PCI function behind it (siw, rxe).
-
-    Looks at: the devices of /sys/class/infiniband that no PCI function stands behind.
-
-    Why it matters: it is left out of GPUDirect and of the distances, since it has no place in the machine. NCCL may
-    try to use it all the same, if its port is active.
-
-    Fix: exclude it (`NCCL_IB_HCA=^siw`), or remove it if nothing needs it (`rdma link delete NAME`).
-
-    Does not apply: where every RDMA device is real.
-    """
-    if not c.topology.software_rdma:
-        raise not_applicable("no software RDMA device")
-    devices = c.node.net.rdma if known(c.node.net.rdma) else ()
-    for name in c.topology.software_rdma:
-        fact = next(d for d in devices if d.name == name)
-        yield Finding(
-            id="rdma.software-device",
-            state=State.NOTE,
-            subject=name,
-            title=f"{name} is software RDMA: no PCI function stands behind it",
-            consequence="left out of GPUDirect and of all distances; NCCL may still pick it",
-            evidence=(Evidence(f"{fact.source}/device", str(fact.address)),),
-            rule="a NIC has a PCI function",
-            fix=f"keep NCCL from it: NCCL_IB_HCA=^{name}; where nothing needs it: rdma link delete {name}",
         )

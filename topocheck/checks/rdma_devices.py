@@ -114,7 +114,8 @@ def verbs_device_missing(c: Context) -> Iterator[Finding]:
         plugin, with rdma-core in the image. On bare metal load `ib_uverbs`.
 
     Does not apply:
-        Where no NIC has an active port.
+        Where no NIC has an active port. A note with a single GPU, and where only some devices are missing: a
+        container may have been given its share.
     """
     nics = active_nics(c)
     if not nics:
@@ -136,7 +137,7 @@ def verbs_device_missing(c: Context) -> Iterator[Finding]:
         what = "may not be opened" if uverbs else "are missing"
         yield Finding(
             id="rdma.verbs-device-missing",
-            state=State.WARN,
+            state=State.WARN if len(c.topology.gpus) > 1 else State.NOTE,
             subject="process",
             title=f"{names} {'is' if len(nics) == 1 else 'are'} active, and the devices under /dev/infiniband {what}",
             consequence="NCCL finds no RDMA device and uses TCP: a tenth of the bandwidth, without an error",
@@ -147,7 +148,7 @@ def verbs_device_missing(c: Context) -> Iterator[Finding]:
     elif len(uverbs) < len(nics):
         yield Finding(
             id="rdma.verbs-device-missing",
-            state=State.WARN,
+            state=State.NOTE,
             subject="process",
             title=f"{len(nics)} NICs are active, and only {len(uverbs)} devices stand under /dev/infiniband",
             consequence="NCCL uses the NICs it was given; GPUs share them",

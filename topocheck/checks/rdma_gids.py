@@ -58,8 +58,8 @@ def gid_index(c: Context) -> Iterator[Finding]:
         address, which is told.
 
     Does not apply:
-        InfiniBand ports, and a negative index. An entry whose type cannot be read (a container may hide it) is
-        unknown.
+        InfiniBand ports, and a negative index. RoCE v1 as the default of an old NCCL is a note. An entry whose type
+        cannot be read (a container may hide it) is unknown.
     """
     s = in_force(c).get("NCCL_IB_GID_INDEX")
     version = installed_version(c)
@@ -102,7 +102,9 @@ def _judge(p: Port, index: int, setting: tuple[Evidence, ...], *, by_hand: bool)
         elif entry.type == _V2:
             state, what = State.FAIL, f"index {index} of {p.nic.label} is RoCE v2 on a link-local address ({entry.gid})"
         else:
-            state, what = State.WARN, f"index {index} of {p.nic.label} is RoCE v1 ({entry.gid})"
+            # As a default of old versions it was what everybody had; it works inside one Ethernet segment.
+            state = State.WARN if by_hand else State.NOTE
+            what = f"index {index} of {p.nic.label} is RoCE v1 ({entry.gid})"
     good = best(gids)
     use = f"NCCL_IB_GID_INDEX={good.index}" if good is not None else "an index of type RoCE v2 with an IP address"
     if good is None and state is not State.UNKNOWN:
