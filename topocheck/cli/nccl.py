@@ -35,6 +35,10 @@ Width = Annotated[int, typer.Option("--width", help="Columns of text; the termin
 def env(
     name: Annotated[Optional[str], typer.Argument(help="A setting to explain.")] = None,  # noqa: UP045
     all_: Annotated[bool, typer.Option("--all", help="List every setting that is known.")] = False,
+    library: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--library", metavar="FILE", help="Set the table beside the names in an NCCL library."),
+    ] = None,
     nccl_version: NcclVersion = None,
     format_: Format = "text",
     from_: common.From = None,
@@ -63,6 +67,10 @@ def env(
             else render.setting_text(s, default, history, style)
         )
         common.emit(text)
+        return
+    if library is not None:
+        found_names = given.library_names(library, nccl_version)
+        common.emit(given.json_text(found_names) if format_ == "json" else render.library_text(found_names, style))
         return
     if all_:
         known = sorted(nccl.settings().values(), key=lambda s: (s.category, s.name))

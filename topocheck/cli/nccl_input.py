@@ -103,6 +103,23 @@ def problems_of(settings: dict[str, str], version: Version) -> list[str]:
     return [p.text for p in found if p.kind != "risky"]
 
 
+def library_names(path: Path, version_text: str | None) -> dict[str, object]:
+    """Return how the table of settings and the names in a library differ."""
+    from topocheck.knowledge import nccl_library
+
+    names, stated = nccl_library.names_in(chunks_of(path))
+    if not names:
+        raise InputError(f"{path}: no name of an NCCL setting in it; expected libnccl.so.2")
+    version = version_of(version_text) if version_text or stated is None else stated
+    return {
+        "library": str(path),
+        "nccl_version": ".".join(map(str, version)),
+        "names": len(names),
+        "unknown_to_table": nccl_library.unknown_to_table(names),
+        "absent_from_library": nccl_library.absent_from_library(names, version),
+    }
+
+
 def hosts_for(
     ranks: Path | None, from_: Path | None, topo_file: Path | None, version_text: str | None
 ) -> tuple[tuple[HostInput, ...], Version, Any, dict[int, str]]:

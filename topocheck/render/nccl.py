@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from topocheck.model.base import Missing
 from topocheck.render.page import Page, Style, clean
@@ -84,6 +84,15 @@ def table_text(settings: Sequence[NcclSetting], table_version: str, style: Style
     page.line(f"{len(settings)} settings, as of NCCL {table_version}; topocheck nccl env NAME explains one.")
     rows = [(s.name, s.default, s.status if s.status != "current" else "", s.effect) for s in settings]
     page.table(("name", "default", "state", "does"), rows)
+    return _done(page)
+
+
+def library_text(found: dict[str, Any], style: Style) -> str:
+    """Return how the table of settings and the names in a library differ."""
+    page = Page(style)
+    page.line(f"{found['library']}: NCCL {found['nccl_version']}, {found['names']} names")
+    page.pair("not in table", ", ".join(found["unknown_to_table"]) or "none: the table is whole")
+    page.pair("not in library", ", ".join(found["absent_from_library"]) or "none")
     return _done(page)
 
 
