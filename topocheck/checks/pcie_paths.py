@@ -177,6 +177,8 @@ def shared_uplink(context: Context) -> Iterator[Finding]:
             node = context.topology.tree.get(element)
             if node is not None and node.role == "upstream_port":
                 below.setdefault(element, []).append(gpu)
+    if not below:
+        raise not_applicable("no GPU below a PCIe switch")
     shared: dict[str, list[Gpu]] = {}
     for port, gpus in sorted(below.items(), key=lambda x: -len(x[1])):
         inside = any({g.address for g in gpus} <= {g.address for g in others} for others in shared.values())
