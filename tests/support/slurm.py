@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -20,7 +20,7 @@ import pytest
 
 from tests.conftest import require_program
 
-PROGRAMS = ("slurmctld", "slurmd", "munged", "munge", "scontrol", "srun", "runuser")
+PROGRAMS = ("slurmctld", "slurmd", "munged", "munge", "scontrol", "srun")
 _SBIN = {**os.environ, "PATH": os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"}
 
 
@@ -147,29 +147,29 @@ def _ended(pid: int) -> bool:
 
 @contextlib.contextmanager
 def _munge(folder: Path) -> Iterator[None]:
-    """See that munge answers; start a munged where none does, and stop that one again."""
-    if _munge_answers():
-        yield
-        return
-    user = pwd.getpwnam("munge")
-    for path in ("/run/munge", "/var/log/munge", "/var/lib/munge"):
-        Path(path).mkdir(parents=True, exist_ok=True)
-        os.chown(path, user.pw_uid, user.pw_gid)
-    subprocess.run(["runuser", "-u", "munge", "--", "/usr/sbin/munged"], check=True, timeout=30, env=_SBIN)
-    end = time.monotonic() + 15
-    while not _munge_answers():
-        if time.monotonic() > end:
-            pytest.fail("munged was started and does not answer")
-        time.sleep(0.1)
+    """Run a munged of the cluster's own: its key, socket and pid file are in `folder`, and no other one is touched."""
+    key = folder / "munge.key"
+    key.write_bytes(secrets.token_bytes(128))
+    key.chmod(0o400)
+    socket_path = folder / "munge.sock"
+    files = {
+        "key-file": key,
+        "socket": socket_path,
+        "pid-file": folder / "munge.pid",
+        "log-file": folder / "munged.log",
+        "seed-file": folder / "munge.seed",
+    }
+    options = [f"--{name}={path}" for name, path in files.items()]
+    subprocess.run(["munged", "--force", *options], check=True, timeout=30, env=_SBIN, capture_output=True)
     try:
+        end = time.monotonic() + 15
+        while subprocess.run(["munge", "-n", "-S", str(socket_path)], capture_output=True, check=False).returncode:
+            if time.monotonic() > end:
+                pytest.fail("munged was started and does not answer")
+            time.sleep(0.1)
         yield
     finally:
-        _stop(Path("/run/munge/munged.pid"))
-
-
-def _munge_answers() -> bool:
-    said = subprocess.run(["munge", "-n"], capture_output=True, text=True, check=False, timeout=10)
-    return said.returncode == 0
+        _stop(folder / "munge.pid")
 
 
 def free_ports(n: int) -> list[int]:
@@ -190,6 +190,7 @@ def _conf(folder: Path, settings: Mapping[str, str], nodes: tuple[str, ...]) -> 
         "SlurmctldHost": "localhost",
         "SlurmUser": "root",
         "AuthType": "auth/munge",
+        "AuthInfo": f"socket={folder}/munge.sock",
         "SlurmctldPort": str(ports[0]),
         "StateSaveLocation": f"{folder}/state",
         "SlurmdSpoolDir": f"{folder}/spool/%n",
