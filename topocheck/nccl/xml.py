@@ -109,16 +109,18 @@ class _Reader:
         self.text = text
         self.at = 0
         self.remarks: list[Remark] = []
-        self._line, self._line_start = 1, 0
+        self._line, self._line_start, self._counted = 1, 0, 0
 
     def place(self, at: int) -> tuple[int, int]:
         """Return (line, column) of an offset; offsets are asked for in rising order, or nearly so."""
-        if at < self._line_start:
-            self._line, self._line_start = 1, 0
-        breaks = self.text.count("\n", self._line_start, at)
+        if at < self._counted:
+            self._line, self._line_start, self._counted = 1, 0, 0
+        # Counting on from where the last place was keeps a file of one endless line linear.
+        breaks = self.text.count("\n", self._counted, at)
         if breaks:
             self._line += breaks
-            self._line_start = self.text.rfind("\n", self._line_start, at) + 1
+            self._line_start = self.text.rfind("\n", self._counted, at) + 1
+        self._counted = at
         return self._line, at - self._line_start + 1
 
     def error(self, text: str, at: int | None = None) -> NcclXmlError:
