@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import settings as run_settings
+from hypothesis import strategies as st
 
-from tests.checks.software import findings, healthy, one, state, variant, with_env, with_nccl, with_node
+from tests.checks.software import findings, healthy, one, own_checks, state, variant, with_env, with_nccl, with_node
+from topocheck.checks import registry
 from topocheck.checks.settings import read_names, shadowed_twins
 from topocheck.model.base import Missing, Reason, State
+from topocheck.model.system import Setting, SettingFacts
 
 HGX, L40S, RTX = "hgx_h100_cx7", "l40s_x8", "rtx4090_x8"
 
@@ -167,6 +172,10 @@ def test_an_interface_that_is_not_here_fails() -> None:
     assert one("nccl.interface-missing", with_env(HGX, NCCL_SOCKET_IFNAME="=en")).state is State.FAIL
 
 
+def test_a_node_without_gpus_runs_no_job() -> None:
+    assert state("nccl.interface-missing", with_env("no_pci", NCCL_SOCKET_IFNAME="ens99")) is State.NOT_APPLICABLE
+
+
 def test_an_interface_that_is_down_fails() -> None:
     c = variant(HGX, environment={"NCCL_SOCKET_IFNAME": "eno1"})
     interfaces = tuple(
@@ -310,3 +319,22 @@ def test_lists_of_names_are_read_as_nccl_reads_them() -> None:
     assert read_names("^lo,docker").chosen(["lo", "docker0", "eth0"]) == ["eth0"]
     assert shadowed_twins(read_names("mlx5_1"), ["mlx5_1", "mlx5_12"]) == {"mlx5_1": ["mlx5_12"]}
     assert shadowed_twins(read_names("=mlx5_1"), ["mlx5_1", "mlx5_12"]) == {}
+
+
+@given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=8), max_size=6))
+def test_any_text_is_a_list_of_names(text: str, present: list[str]) -> None:
+    names = read_names(text)
+    assert set(names.chosen(present)) <= set(present)
+    assert all(word in present and others for word, others in shadowed_twins(names, present).items())
+
+
+@run_settings(max_examples=25, deadline=None)
+@given(st.text(max_size=40))
+def test_any_value_of_any_setting_is_judged(value: str) -> None:
+    settings = tuple(
+        Setting(name=n, value=value, source="environment")
+        for n in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_PROTO", "NCCL_P2P_LEVEL", "NCCL_IB_GID_INDEX", "NCCL_NET")
+    )
+    c = with_node(healthy(HGX), settings=SettingFacts(nccl=settings))
+    for result, _ in registry.run(own_checks(), c):
+        assert "topocheck's own fault" not in result.detail

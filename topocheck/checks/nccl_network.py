@@ -49,6 +49,8 @@ def _told(i: NetInterface) -> str:
 
 
 def _lists(c: Context) -> list[Setting]:
+    if not c.topology.gpus:
+        raise not_applicable("no NVIDIA GPU, so no NCCL job runs here")
     found = [s for n in _IFNAMES if (s := in_force(c).get(n)) is not None and n in values(c).values]
     if not found:
         raise not_applicable("NCCL_SOCKET_IFNAME is not set")
@@ -76,7 +78,7 @@ def interface_missing(c: Context) -> Iterator[Finding]:
         The right name; `ip -br link` lists them. Where names differ by node, exclude instead: `^docker,lo`.
 
     Does not apply:
-        Where it is unset. A name of several that matches nothing is a warning.
+        Where it is unset, and without a GPU. A name of several that matches nothing is a warning.
     """
     for s in _lists(c):
         if isinstance(c.node.net.interfaces, Missing):
