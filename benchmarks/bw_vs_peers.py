@@ -169,10 +169,14 @@ def main() -> None:
     names = ["all_reduce", "all_gather", "reduce_scatter"]
     d = nccl_tests(args.nccl_tests, args.gpus) if args.nccl_tests else {}
     wanted = [x for n in names for x in ("--collective", n)]
-    e, _ = ours(["--backend", "nccl", "--ranks", str(args.gpus), "--sizes", "1K,64M,256M,1G", *wanted])
+    sizes = ["--backend", "nccl", "--ranks", str(args.gpus), "--sizes", "1K,64M,256M,1G"]
+    e, _ = ours([*sizes, *wanted])
+    # nccl-tests takes its buffers from ncclMemAlloc: like beside like.
+    g, _ = ours([*sizes, *wanted, "--allocator", "nccl"])
     f = nccl_tests(args.nccl_tests, args.gpus) if args.nccl_tests else {}
     records = compare(a, {k: v for k, v in rows_of(b).items() if k.split()[0] not in names}, c)
     records += compare(d, rows_of(e), f)
+    records += [r | {"row": f"{r['row']}, ncclMemAlloc"} for r in compare(d, rows_of(g), f)]
     result = {
         "records": records,
         "wall_s": {
@@ -184,6 +188,7 @@ def main() -> None:
         },
         "copies": b,
         "collectives": e,
+        "collectives_nccl_memory": g,
     }
     (args.out / "comparison.json").write_text(json.dumps(result, indent=1))
     text = table(records) + "\n" + "\n".join(f"- {k}: {v:.2f} s" for k, v in result["wall_s"].items()) + "\n"

@@ -50,6 +50,9 @@ def bw(
     ] = None,
     sizes: Annotated[OptionalText, typer.Option("--sizes", help="Sizes by comma: 64K,1MiB,256MiB.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Element type of collectives.")] = "float32",
+    allocator: Annotated[
+        str, typer.Option("--allocator", help="Buffers of NCCL: torch (cudaMalloc) or nccl (ncclMemAlloc).")
+    ] = "torch",
     engine: Annotated[str, typer.Option("--engine", help="What copies: driver, torch or both.")] = "driver",
     pageable: Annotated[bool, typer.Option("--pageable", help="Also copies of pageable host memory.")] = False,
     worst_node: Annotated[bool, typer.Option("--worst-node", help="Also host memory of the far NUMA node.")] = False,
@@ -105,6 +108,7 @@ def bw(
         ranks=ranks,
         sizes=sizes,
         dtype=dtype,
+        allocator=common.choose(allocator, ("torch", "nccl"), "--allocator"),
     )
     old = kept.load(baseline) if baseline else None
     policy = bw_options.policy(policy_file)

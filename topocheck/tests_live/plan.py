@@ -44,6 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int | None = None
     sizes_bytes: tuple[int, ...] = ()
     dtype: str = "float32"
+    allocator: str = "torch"
     torch_available: bool = True
     driver_available: bool = True
     host_available_bytes: int | None = None

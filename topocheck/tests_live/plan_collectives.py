@@ -102,8 +102,10 @@ def _row(name: str, backend: str, ranks: int, gpus: tuple[Gpu, ...], options: Op
         seconds += 0.05 + len(modes) * (min(samples * one, budget_s + one) + 7 * s / rate / 1e9)
     # Where a launcher spread the ranks, only this node's GPUs are known: local rank i takes GPU i.
     members = tuple(g.address for g in gpus[:ranks]) if backend == "nccl" else ()
+    allocator = options.allocator if backend == "nccl" else "torch"
     return CollectiveRow(
-        id=f"{name}:{backend}:{ranks}:{options.dtype}",
+        id=f"{name}:{backend}:{ranks}:{options.dtype}" + (":ncclmem" if allocator == "nccl" else ""),
+        allocator=allocator,
         collective=name,
         backend=backend,
         ranks=ranks,

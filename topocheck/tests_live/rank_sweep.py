@@ -6,6 +6,7 @@ elapsed / n.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable
 from time import monotonic, perf_counter
@@ -52,6 +53,8 @@ class Sweep:
     ) -> None:
         self.torch, self.row, self.rank, self.events = torch, row, rank, events
         self.group, self.control, self.device = group, control, device
+        self.allocator = "torch caching (cudaMalloc)" if row.backend == "nccl" else "torch, host memory"
+        self._pool: Any = self._nccl_pool() if row.allocator == "nccl" else None
 
     def run(self, modes: tuple[str, ...]) -> None:
         """Run every size in these modes; rank 0 sends what is measured."""
@@ -63,23 +66,37 @@ class Sweep:
             for in_place in variants(row.collective):
                 self._at(f"{row.collective} {size_text(size)}: buffers")
                 try:
-                    op = make(
-                        self.torch,
-                        row.collective,
-                        size,
-                        row.dtype,
-                        self.group,
-                        ranks=row.ranks,
-                        me=self.rank,
-                        device=self.device,
-                        in_place=in_place,
-                    )
+                    with self._buffers():
+                        op = make(
+                            self.torch,
+                            row.collective,
+                            size,
+                            row.dtype,
+                            self.group,
+                            ranks=row.ranks,
+                            me=self.rank,
+                            device=self.device,
+                            in_place=in_place,
+                        )
                 except ValueError as e:
                     self._say("unsupported", reason=str(e), id=f"{row.id}:{size}")
                     continue
                 self._one_size(op, size, modes)
                 del op
         gc.enable()
+
+    def _nccl_pool(self) -> Any:
+        """Return a pool of memory from ncclMemAlloc; None, and torch's own memory, where this torch has none."""
+        try:
+            pool = self.torch.cuda.MemPool(self.group._get_backend(self.device).mem_allocator)
+        except (AttributeError, RuntimeError, TypeError) as e:
+            self.allocator += f"; ncclMemAlloc is not to be had: {str(e).splitlines()[0][:80]}"
+            return None
+        self.allocator = "ncclMemAlloc (torch's NCCL pool)"
+        return pool
+
+    def _buffers(self) -> Any:
+        return contextlib.nullcontext() if self._pool is None else self.torch.cuda.use_mem_pool(self._pool)
 
     def _one_size(self, op: Op, size: int, modes: tuple[str, ...]) -> None:
         name = f"{self.row.collective} {size_text(op.size_bytes)}"
@@ -208,7 +225,6 @@ class Sweep:
         lag = median(timing.slowest) * 1e6 / mid
         if lag > 1.1:
             notes.append(f"the slowest rank took {lag:.2f} times the mean")
-        gpu = row.backend == "nccl"
         measurement = Measurement(
             id=f"{row.id}:{size}:{placed}:{mode}",
             kind="collective",
@@ -218,7 +234,7 @@ class Sweep:
             ranks=row.ranks,
             direction="collective",
             engine="torch",
-            allocator="torch caching (cudaMalloc)" if gpu else "torch, host memory",
+            allocator=self.allocator,
             dtype=row.dtype,
             in_place=op.in_place,
             mode=mode,

@@ -51,7 +51,11 @@ class CopyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A sweep of one collective over one group of ranks; it gives one measurement per size and mode."""
+    """A sweep of one collective over one group of ranks; it gives one measurement per size and mode.
+
+    `allocator` is what the buffers of NCCL come from: `torch` (its caching allocator over cudaMalloc) or `nccl`
+    (ncclMemAlloc, which nccl-tests takes).
+    """
 
     id: str
     collective: str
@@ -61,6 +65,7 @@ class CollectiveRow(msgspec.Struct, frozen=True, kw_only=True):
     sizes_bytes: tuple[int, ...]
     dtype: str = "float32"
     modes: tuple[str, ...] = ("back_to_back",)
+    allocator: str = "torch"
     samples_min: int = 3
     samples_max: int = 7
     budget_s: float = 2.0
