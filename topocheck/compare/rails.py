@@ -19,8 +19,8 @@ from topocheck.compare.types import RailPort
 USUAL_SHARE = 0.6
 CERTAIN_SHARE = 0.9
 """From this share on, a NIC in a network that is nobody's is odd; below it racks may have networks of their own."""
-_LENGTHS = range(8, 31)
-"""Prefix lengths tried, widest first: the widest that tells the places apart holds for all racks together."""
+_LENGTHS = (8, 16, 24, *(n for n in range(9, 31) if n % 8))
+"""Prefix lengths tried, the usual ones first, each time widest first: the widest holds for all racks together."""
 
 Place = tuple[str, int]
 """Slot of a NIC and number of its port."""
