@@ -82,6 +82,8 @@ def _formats() -> str:
 def _check(check: Check) -> str:
     doc = textwrap.dedent("    " + check.doc)
     paragraphs = [" ".join(p.split()) for p in doc.split("\n\n")]
+    if paragraphs[0].rstrip(".") == check.title:
+        del paragraphs[0]
     body = "\n\n".join(_emphasised(p) for p in paragraphs if p)
     reads = ", ".join(f"`{r}`" for r in check.reads)
     facts = f"{check.title}. Severity {check.severity.value}, scope {check.scope.value}."
