@@ -211,8 +211,17 @@ def test_a_link_that_fell_often_warns_against_quiet_siblings() -> None:
     c = variant(HGX, files={f"{MLX0}/counters/link_downed": "57"})
     f = one("rdma.counters", c)
     assert f.state is State.WARN
-    assert "57 times" in f.title
+    assert "link downs: 57" in f.title
     assert any(e.source.endswith("link_downed") and e.raw == "57" for e in f.evidence)
+
+
+def test_a_full_counter_says_that_it_is_full() -> None:
+    # As a public capture of eight ConnectX-7 shows: 255 on one port, which is all that 8 bits hold, 0 on the others,
+    # and 14 broken packets on each.
+    told = {f"{n.rdma.source}/ports/1/counters/port_rcv_errors": "14" for n in healthy(HGX).topology.nics if n.rdma}
+    f = one("rdma.counters", variant(HGX, files={**told, f"{MLX0}/counters/link_downed": "255"}))
+    assert f.state is State.WARN
+    assert "255 or more" in f.title
 
 
 def test_few_flaps_are_quiet_and_the_policy_may_ask_for_less() -> None:

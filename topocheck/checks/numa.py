@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -11,7 +11,7 @@ from topocheck.checks.subjects import is_guest, listed, living, named
 from topocheck.model.address import format_cpulist, parse_cpulist
 from topocheck.model.base import Evidence, Finding, Missing, State, known
 from topocheck.topology.inventory import by_address, numa_of
-from topocheck.topology.tree import chains
+from topocheck.topology.tree import Chain, chains
 from topocheck.topology.types import Gpu, Nic
 
 
@@ -249,15 +249,15 @@ def node_mixed(c: Context) -> Iterator[Finding]:
         raise not_applicable("one NUMA node")
     if told and untold:
         title = f"{listed(d.label for d in untold)} tell no NUMA node, {len(told)} other devices do"
-        alike = any(_akin(c, a, b) for a in untold for b in told)
+        places = chains(by_address(c.node).values())
+        alike = any(_akin(places, a, b) for a in untold for b in told)
         yield _untold("numa.node-mixed", c, untold, title, worse=alike)
 
 
-def _akin(c: Context, a: Gpu | Nic, b: Gpu | Nic) -> bool:
+def _akin(places: Mapping[str, Chain], a: Gpu | Nic, b: Gpu | Nic) -> bool:
     """Tell whether two devices should be alike: of one kind, or on one host bridge."""
     if isinstance(a, Gpu) is isinstance(b, Gpu):
         return True
-    places = chains(by_address(c.node).values())
     return places[a.address][:1] == places[b.address][:1]
 
 

@@ -159,19 +159,29 @@ def verbs_device_missing(c: Context) -> Iterator[Finding]:
 
 
 _WATCHED = {
-    "link_downed": (10, "the link went down {n} times"),
-    "link_error_recovery": (10, "the link recovered from errors {n} times"),
-    "symbol_error": (1000, "{n} symbol errors"),
-    "port_rcv_errors": (100, "{n} broken packets came in"),
-    "local_link_integrity_errors": (10, "{n} times too many local link errors"),
-    "excessive_buffer_overrun_errors": (10, "{n} buffer overruns"),
-    "local_ack_timeout_err": (1000, "{n} times no acknowledgement came in time"),
-    "packet_seq_err": (1000, "{n} packets were missed and asked for again"),
-    "rnr_nak_retry_err": (100, "{n} times a receiver was not ready until retries ran out"),
-    "rx_icrc_encapsulated": (100, "{n} RoCE packets had a bad checksum"),
+    "link_downed": (10, "link downs: {n}"),
+    "link_error_recovery": (10, "recoveries of the link from errors: {n}"),
+    "symbol_error": (1000, "symbol errors: {n}"),
+    "port_rcv_errors": (100, "broken packets that came in: {n}"),
+    "local_link_integrity_errors": (10, "times of too many local link errors: {n}"),
+    "excessive_buffer_overrun_errors": (10, "buffer overruns: {n}"),
+    "local_ack_timeout_err": (1000, "acknowledgements that did not come in time: {n}"),
+    "packet_seq_err": (1000, "packets missed and asked for again: {n}"),
+    "rnr_nak_retry_err": (100, "receivers not ready until retries ran out: {n}"),
+    "rx_icrc_encapsulated": (100, "RoCE packets with a bad checksum: {n}"),
 }
 """Counter -> (threshold, words). Which of them matter: sysfs-class-infiniband; the thresholds are ours and can be
 set by the policy. They are totals since the driver was loaded."""
+
+_STOPS_AT = {
+    "link_downed": 255,
+    "link_error_recovery": 255,
+    "symbol_error": 65535,
+    "port_rcv_errors": 65535,
+    "local_link_integrity_errors": 15,
+    "excessive_buffer_overrun_errors": 15,
+}
+"""Where a counter stays when it is full: widths of PortCounters, InfiniBand Architecture Specification 1, 16.1.3.5."""
 
 _STANDS_OUT = 10
 """A port is the odd one out when its count is so many times the middle one of its siblings."""
@@ -212,12 +222,13 @@ def counters(c: Context) -> Iterator[Finding]:
                 continue
             others = [n for n, _ in (_count(s, name) for s in siblings(p, active)) if n is not None]
             odd = len(others) >= 2 and value > _STANDS_OUT * max(1, median_high(others))
+            full = " or more (the counter stops there)" if value == _STOPS_AT.get(name) else ""
             beside = f"; the middle one of {len(others)} siblings is {median_high(others)}" if others else ""
             yield Finding(
                 id="rdma.counters",
                 state=State.WARN if odd else State.NOTE,
                 subject=p.where,
-                title=f"port {p.port.port} of {p.nic.label}: {words.format(n=value)} since the driver was loaded"
+                title=f"port {p.port.port} of {p.nic.label}: {words.format(n=value)}{full} since the driver was loaded"
                 + beside,
                 consequence="retries cost bandwidth, and a job may end with completion status 12",
                 evidence=p.port.evidence(f"{kind}/{name}") or (Evidence(f"{p.port.source}/{kind}/{name}", str(value)),),
