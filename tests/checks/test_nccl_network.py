@@ -1,0 +1,124 @@
+"""NCCL's interfaces and NICs: each check fires on one planted setting, and is quiet on its near miss."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.checks.software import findings, healthy, one, state, variant, with_env, with_node
+from topocheck.checks.settings import read_names, shadowed_twins
+from topocheck.model.base import Missing, Reason, State
+
+HGX = "hgx_h100_cx7"
+
+
+def test_interfaces_nobody_could_read_are_unknown() -> None:
+    c = with_env(HGX, NCCL_SOCKET_IFNAME="eno1")
+    late = with_node(c, net=msgspec.structs.replace(c.node.net, interfaces=Missing(Reason.TIMED_OUT)))
+    assert one("nccl.interface-missing", late).state is State.UNKNOWN
+
+
+def test_an_interface_that_is_not_here_fails() -> None:
+    f = one("nccl.interface-missing", with_env(HGX, NCCL_SOCKET_IFNAME="ens99"))
+    assert f.state is State.FAIL
+    assert "no interface matches" in f.title
+    for good in ("eno1", "en", "=eno1", "^docker,lo"):
+        assert findings("nccl.interface-missing", with_env(HGX, NCCL_SOCKET_IFNAME=good)) == (), good
+    assert one("nccl.interface-missing", with_env(HGX, NCCL_SOCKET_IFNAME="eno1,ens99")).state is State.WARN
+    assert one("nccl.interface-missing", with_env(HGX, NCCL_SOCKET_IFNAME="=en")).state is State.FAIL
+
+
+def test_a_node_without_gpus_runs_no_job() -> None:
+    assert state("nccl.interface-missing", with_env("no_pci", NCCL_SOCKET_IFNAME="ens99")) is State.NOT_APPLICABLE
+
+
+def test_an_interface_that_is_down_fails() -> None:
+    c = variant(HGX, environment={"NCCL_SOCKET_IFNAME": "eno1"})
+    interfaces = tuple(
+        msgspec.structs.replace(i, operstate="down", flags=0x1002) if i.name == "eno1" else i
+        for i in c.node.net.interfaces
+    )
+    net = msgspec.structs.replace(c.node.net, interfaces=interfaces)
+    assert "eno1 is down" in one("nccl.interface-missing", with_node(c, net=net)).title
+
+
+def test_a_bridge_that_nccl_may_choose_is_a_note() -> None:
+    told = {"interfaces": {"br-5f2a": {}}, "addresses": {"br-5f2a": ["172.18.0.1/16"], "eno1": ["10.1.2.3/16"]}}
+    f = one("nccl.bootstrap-interface", variant("l40s_x8", **told))
+    assert f.state is State.NOTE
+    assert "br-5f2a" in f.title
+    chosen = variant("l40s_x8", **told, environment={"NCCL_SOCKET_IFNAME": "eno1"})
+    assert state("nccl.bootstrap-interface", chosen) is State.NOT_APPLICABLE
+    assert findings("nccl.bootstrap-interface", healthy("l40s_x8")) == ()
+
+
+def test_a_nic_that_is_not_here_warns() -> None:
+    f = one("nccl.hca-missing", with_env(HGX, NCCL_IB_HCA="mlx5_77"))
+    assert f.state is State.WARN
+    assert "TCP" in f.consequence
+    some = one("nccl.hca-missing", with_env(HGX, NCCL_IB_HCA="=mlx5_0:1,mlx5_1:2"))
+    assert "nothing here matches mlx5_1:2" in some.title  # its only port is 1
+    for good in ("mlx5", "=mlx5_0:1,mlx5_1", "^mlx5_8,mlx5_9"):
+        assert findings("nccl.hca-missing", with_env(HGX, NCCL_IB_HCA=good)) == (), good
+    assert one("nccl.hca-missing", with_env(HGX, NCCL_IB_HCA="^mlx5")).state is State.WARN
+
+
+def test_a_nic_that_is_down_warns() -> None:
+    c = variant(HGX, environment={"NCCL_IB_HCA": "=mlx5_5"}, patch={"mlx5_5": {"state": "DOWN/Polling"}})
+    assert "no active port of mlx5_5" in one("nccl.hca-missing", c).title
+
+
+@pytest.mark.parametrize("good", ["=mlx5_1", "mlx5", "mlx5_2", "mlx5_1,mlx5_10,mlx5_11"])
+def test_a_list_that_means_what_it_says(good: str) -> None:
+    assert findings("nccl.hca-prefix", with_env("dgx_a100", NCCL_IB_HCA=good)) == ()
+
+
+def test_excluding_by_a_beginning_is_told_too() -> None:
+    f = one("nccl.hca-prefix", with_env("dgx_a100", NCCL_IB_HCA="^mlx5_1"))
+    assert f.fix is not None
+    assert f.fix.startswith("NCCL_IB_HCA=^=mlx5_1")
+
+
+def test_nics_of_two_infiniband_subnets_are_a_note() -> None:
+    nic = next(n for n in healthy(HGX).topology.nics if n.label == "mlx5_3")
+    assert nic.rdma is not None
+    other = {f"{nic.rdma.source}/ports/1/gids/0": "fec0:0000:0000:0002:0c42:a103:0016:054c"}
+    f = one("nccl.cross-nic", variant(HGX, files=other))
+    assert f.state is State.NOTE
+    assert "fec0:0000:0000:0002" in f.title
+    assert findings("nccl.cross-nic", variant(HGX, files=other, environment={"NCCL_CROSS_NIC": "0"})) == ()
+    assert state("nccl.cross-nic", healthy(HGX)) is State.NOT_APPLICABLE
+
+
+def test_forced_relaxed_ordering() -> None:
+    assert (
+        one("nccl.relaxed-ordering", with_env("cloud_vm_17nic", NCCL_IB_PCI_RELAXED_ORDERING="1")).state is State.NOTE
+    )
+    assert findings("nccl.relaxed-ordering", with_env(HGX, NCCL_IB_PCI_RELAXED_ORDERING="1")) == ()
+    c = with_env(HGX, NCCL_IB_PCI_RELAXED_ORDERING="1")
+    nics = tuple(
+        msgspec.structs.replace(n, rdma=msgspec.structs.replace(n.rdma, physfn="0000:19:00.0"))
+        for n in c.topology.nics
+        if n.rdma
+    )
+    virtual = msgspec.structs.replace(c, topology=msgspec.structs.replace(c.topology, nics=nics))
+    assert one("nccl.relaxed-ordering", virtual).state is State.WARN
+
+
+def test_lists_of_names_are_read_as_nccl_reads_them() -> None:
+    names = read_names("^=mlx5_1:1,mlx5_2")
+    assert (names.exclude, names.exact, names.words) == (True, True, (("mlx5_1", "1"), ("mlx5_2", "")))
+    assert names.chosen(["mlx5_0", "mlx5_1", "mlx5_10", "mlx5_2"]) == ["mlx5_0", "mlx5_10"]
+    assert read_names("mlx5_1").chosen(["mlx5_0", "mlx5_1", "mlx5_10"]) == ["mlx5_1", "mlx5_10"]
+    assert read_names("^lo,docker").chosen(["lo", "docker0", "eth0"]) == ["eth0"]
+    assert shadowed_twins(read_names("mlx5_1"), ["mlx5_1", "mlx5_12"]) == {"mlx5_1": ["mlx5_12"]}
+    assert shadowed_twins(read_names("=mlx5_1"), ["mlx5_1", "mlx5_12"]) == {}
+
+
+@given(st.text(max_size=60), st.lists(st.text(min_size=1, max_size=8), max_size=6))
+def test_any_text_is_a_list_of_names(text: str, present: list[str]) -> None:
+    names = read_names(text)
+    assert set(names.chosen(present)) <= set(present)
+    assert all(word in present and others for word, others in shadowed_twins(names, present).items())
