@@ -17,7 +17,8 @@ from tests.tests_live.test_assess import HEALTHY, copy, judge
 from topocheck.cli.bw_options import training
 from topocheck.model.base import InputError
 from topocheck.model.measurement import BandwidthReport, Measurement, NotMeasured, Run
-from topocheck.render.bw import bar, bw_text
+from topocheck.render.bw import bw_text
+from topocheck.render.bw_curves import bar
 from topocheck.render.bw_data import COLUMNS, bw_csv, bw_json, bw_markdown
 from topocheck.render.page import Style
 from topocheck.tests_live.plan import Options, make_plan

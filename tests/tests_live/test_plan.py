@@ -116,6 +116,17 @@ def test_without_gpus_gloo_between_two_processes() -> None:
     assert [c.ranks for c in plan("no_pci", ranks=4, collectives=("reduce",)).collectives] == [4]
 
 
+def test_collectives_alone_and_joined() -> None:
+    alone = plan("h100_x2_vm", copies=False)
+    assert alone.copies == ()
+    assert {c.collective for c in alone.collectives} == {"all_reduce", "all_gather", "reduce_scatter", "send_recv"}
+    quick = plan("h100_x2_vm", budget="quick", copies=False, backends=("nccl",))
+    assert [(c.collective, c.sizes_bytes) for c in quick.collectives] == [("all_reduce", (65536, 256 * MIB))]
+    # 16 ranks of a launcher over eight nodes of two GPUs: one group of all, and only this node's GPUs are known.
+    joined = plan("h100_x2_vm", budget="quick", copies=False, joined=True, ranks=16)
+    assert [(c.ranks, len(c.members)) for c in joined.collectives] == [(16, 2)]
+
+
 def test_gpus_are_named_in_any_way_and_unknown_names_are_told() -> None:
     t = topology("h100_x2_vm")
     g = t.gpus[1]

@@ -12,6 +12,7 @@ from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.model.base import Evidence, Finding, State
 from topocheck.model.measurement import Assessment, Measurement, Run
 from topocheck.tests_live.assess import UNSTABLE
+from topocheck.tests_live.rows import size_text
 
 
 class MeasuredContext(Context, frozen=True, kw_only=True):
@@ -37,6 +38,15 @@ def subject(m: Measurement) -> str:
     if not m.from_:
         return m.kind
     return f"{m.from_label or m.from_} to {m.to_label or m.to}"
+
+
+def name(m: Measurement) -> str:
+    """Return what was measured, for a title: `p2p push GPU0 to GPU1, 512 MiB`."""
+    how = "staged" if m.peer_access is False else {"source": "push", "destination": "pull"}.get(m.issuer or "", "")
+    if m.kind == "collective":
+        how = "in place" if m.in_place else "out of place"
+    extra = " pageable" if "pageable" in m.id else ""
+    return f"{m.kind} {how}{extra} {subject(m)}, {size_text(m.size_bytes)}".replace("  ", " ")
 
 
 def evidence(m: Measurement) -> tuple[Evidence, ...]:
@@ -73,7 +83,7 @@ def wrong_data(context: Context) -> Iterator[Finding]:
                 id="bw.wrong-data",
                 state=State.FAIL,
                 subject=subject(m),
-                title=f"{m.kind} {subject(m)}: wrong data: {m.wrong}",
+                title=f"{name(m)}: wrong data: {m.wrong}",
                 consequence="whatever is computed from this data is wrong",
                 evidence=(Evidence(f"topocheck bw {m.id}", m.wrong),),
                 rule="every byte that arrives must be the byte that was sent",
@@ -106,7 +116,7 @@ def below_expected(context: Context) -> Iterator[Finding]:
             id="bw.below-expected",
             state=a.state,
             subject=subject(m),
-            title=f"{m.kind} {subject(m)}: {a.text}",
+            title=f"{name(m)}: {a.text}",
             consequence=f"transfers on this road take {100 * (a.expected_gb_s or 1) / _value(m) - 100:.0f} % longer "
             "than they should",
             evidence=evidence(m),
@@ -141,7 +151,7 @@ def notjudged(context: Context) -> Iterator[Finding]:
                 id="bw.not-judged",
                 state=State.NOTE,
                 subject=subject(m),
-                title=f"{m.kind} {subject(m)}: not judged: {why}",
+                title=f"{name(m)}: not judged: {why}",
                 evidence=evidence(m),
                 rule=f"undisturbed, and an interquartile range of at most {100 * UNSTABLE:.0f} % of the median",
                 fix="repeat it on an idle machine",

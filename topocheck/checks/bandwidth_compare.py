@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topocheck.checks.bandwidth import MeasuredContext, evidence, judged, measured, subject
+from topocheck.checks.bandwidth import MeasuredContext, evidence, judged, measured, name, subject
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.model.base import Finding, State
 from topocheck.model.measurement import Measurement
@@ -49,7 +49,7 @@ def slower_than_siblings(context: Context) -> Iterator[Finding]:
                     id="bw.slower-than-siblings",
                     state=State.FAIL if loss > 0.25 else State.WARN,
                     subject=subject(m),
-                    title=f"{m.kind} {subject(m)}: {m.median:.1f} GB/s, {100 * loss:.0f} % below the median "
+                    title=f"{name(m)}: {m.median:.1f} GB/s, {100 * loss:.0f} % below the median "
                     f"{middle:.1f} of its {len(members)} siblings",
                     consequence="collectives run at the pace of the slowest",
                     evidence=evidence(m),
@@ -166,7 +166,7 @@ def far_memory(context: Context) -> Iterator[Finding]:
                 id="bw.far-memory",
                 state=State.NOTE,
                 subject=subject(m),
-                title=f"{m.kind} {subject(m)}: {m.median:.1f} GB/s from the far NUMA node, {other.median:.1f} from the "
+                title=f"{name(m)}: {m.median:.1f} GB/s from the far NUMA node, {other.median:.1f} from the "
                 f"near one ({100 * m.median / other.median:.0f} %)",
                 evidence=evidence(m) + evidence(other),
                 rule="90 % of the near rate",
@@ -200,7 +200,7 @@ def below_baseline(context: Context) -> Iterator[Finding]:
                 id="bw.below-baseline",
                 state=State.FAIL,
                 subject=subject(m),
-                title=f"{m.kind} {subject(m)}: {change.now:.4g} {change.unit}, in the baseline {change.was:.4g}: "
+                title=f"{name(m)}: {change.now:.4g} {change.unit}, in the baseline {change.was:.4g}: "
                 f"{-100 * change.change:.0f} % slower",
                 evidence=evidence(m),
                 rule=f"no more than {100 * c.tolerance:.0f} % below the baseline of {c.baseline.taken_at}",
@@ -231,7 +231,7 @@ def engines_disagree(context: Context) -> Iterator[Finding]:
                     id="bw.engines-disagree",
                     state=State.NOTE,
                     subject=subject(m),
-                    title=f"{m.kind} {subject(m)}: torch {m.median:.1f} GB/s, driver {other.median:.1f} "
+                    title=f"{name(m)}: torch {m.median:.1f} GB/s, driver {other.median:.1f} "
                     f"({100 * gap:+.0f} %): torch adds event calls to each copy",
                     evidence=evidence(m) + evidence(other),
                     rule="engines within 3 %",

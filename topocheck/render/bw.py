@@ -6,24 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from topocheck.model.base import State
+from topocheck.render.bw_curves import collectives, fit_lines, size_text, sweeps
 from topocheck.render.page import Page, Span, Style, clean
 from topocheck.render.words import STATE_MARKS, STATE_STYLES
 
 if TYPE_CHECKING:
-    from topocheck.model.measurement import Assessment, BandwidthReport, DeviceState, Fit, Measurement
-
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-_BAR = 40
-
-
-def size_text(size_bytes: float) -> str:
-    """Return a size with a binary unit."""
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} GiB"
+    from topocheck.model.measurement import Assessment, BandwidthReport, DeviceState, Measurement
 
 
 def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> str:
@@ -45,9 +33,10 @@ def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> 
     _host(page, run.measurements, by_id)
     _matrices(page, run.measurements, by_id)
     _others(page, run.measurements)
-    _collectives(page, run.measurements)
+    sweeps(page, run.measurements)
+    collectives(page, run.measurements)
     for fit in report.fits:
-        _fit(page, fit)
+        fit_lines(page, fit)
     for line in report.advice:
         page.text(clean(line), hang=2)
     _verdicts(page, report, verbose=verbose)
@@ -97,6 +86,7 @@ def _host(page: Page, rows: Iterable[Measurement], by_id: dict[str, Assessment])
             suffix = m.id.rpartition(":")[2]
             how = m.engine + (", pageable" if suffix == "pageable" else f", {suffix}" if "node" in suffix else "")
             found.setdefault((gpu, how, m.size_bytes), {})[m.kind] = m
+    found = {k: c for k, c in found.items() if len(c) > 1 or k[2] == max(x[2] for x in found if x[:2] == k[:2])}
     if not found:
         return
     page.heading("Host and GPU, GB/s (share of the link)")
@@ -121,7 +111,10 @@ def _matrices(page: Page, rows: tuple[Measurement, ...], by_id: dict[str, Assess
     for title, fits in wanted:
         for engine in ("driver", "torch"):
             chosen = [m for m in rows if fits(m) and m.engine == engine]
-            for size in sorted({m.size_bytes for m in chosen})[-1:]:
+            # The size that most pairs were measured at, the largest of these; the others are a sweep.
+            sizes = [m.size_bytes for m in chosen]
+            size = max(sizes, default=0, key=lambda s: (sizes.count(s), s))
+            if size:
                 _matrix(page, f"GPU to GPU, {title}, {size_text(size)}, {engine}, GB/s", chosen, size, by_id)
     gains = _gains(rows)
     if gains:
@@ -185,61 +178,6 @@ def _others(page: Page, rows: Iterable[Measurement]) -> None:
                 for m in chosen
             ],
         )
-
-
-def _collectives(page: Page, rows: Iterable[Measurement]) -> None:
-    groups: dict[tuple[object, ...], list[Measurement]] = {}
-    for m in rows:
-        if m.kind == "collective":
-            groups.setdefault((m.collective, m.backend, m.ranks, m.dtype, m.in_place, m.mode), []).append(m)
-    for (name, backend, ranks, dtype, in_place, mode), found in groups.items():
-        placed = "in place" if in_place else "out of place"
-        page.heading(f"{name} over {backend}, {ranks} ranks, {dtype}, {placed}, {str(mode).replace('_', ' ')}")
-        top = max((m.busbw_gb_s or 0.0) for m in found) or 1.0
-        page.table(
-            ("size", "time us", "algbw", "busbw GB/s", "", ""),
-            [
-                (
-                    size_text(m.size_bytes),
-                    f"{m.median:.1f}",
-                    f"{m.algbw_gb_s or 0:.3g}",
-                    f"{m.busbw_gb_s or 0:.4g}",
-                    (bar((m.busbw_gb_s or 0.0) / top, _bar_width(page.style)), "cyan"),
-                    ("wrong data", "bold red") if m.verified is False else ("", ""),
-                )
-                for m in sorted(found, key=lambda m: m.size_bytes)
-            ],
-            right=frozenset({1, 2, 3}),
-        )
-
-
-def _bar_width(style: Style) -> int:
-    return max(8, min(_BAR, style.width - 52))
-
-
-def bar(share: float, width: int = _BAR) -> str:
-    """Return a bar of blocks whose length is `share` (0 to 1) of `width` columns, exact to an eighth of a column."""
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
-
-
-def _fit(page: Page, fit: Fit) -> None:
-    page.heading(f"Cost model: {fit.subject}")
-    if fit.refused:
-        page.text(f"no fit: {fit.refused}")
-        return
-    for p in ([fit.whole] if fit.whole else []) + (list(fit.pieces) if len(fit.pieces) > 1 else []):
-        page.text(
-            f"{size_text(p.from_bytes)} to {size_text(p.to_bytes)}: alpha {p.alpha_us:.3g} us "
-            f"({p.alpha_low_us:.3g} to {p.alpha_high_us:.3g}), beta {p.beta_gb_s:.4g} GB/s {fit.rate} "
-            f"({p.beta_low_gb_s:.4g} to {p.beta_high_gb_s:.4g})",
-            hang=2,
-        )
-    if fit.empirical_bytes:
-        reached = ", ".join(f"{k} % from {size_text(v)}" for k, v in fit.empirical_bytes.items())
-        page.text(f"of the peak {fit.peak_gb_s or 0:.4g} GB/s: {reached}", hang=2)
-    for note in fit.notes:
-        page.text(clean(note), hang=2, style="dim")
 
 
 def _verdicts(page: Page, report: BandwidthReport, *, verbose: bool) -> None:

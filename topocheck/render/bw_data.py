@@ -10,7 +10,7 @@ import msgspec
 
 import topocheck
 from topocheck.model.document import SCHEMA_VERSION
-from topocheck.render.bw import size_text
+from topocheck.render.bw_curves import size_text
 
 if TYPE_CHECKING:
     from topocheck.model.measurement import BandwidthReport

@@ -50,11 +50,11 @@ def collective_rows(gpus: tuple[Gpu, ...], options: Options, left_out: list[tupl
     backends = options.backends or (("nccl",) if gpus else ("gloo",))
     wanted = options.collectives
     if not wanted:
-        if options.budget == "quick" and gpus:
+        quick = options.budget == "quick"
+        if quick and gpus and options.copies and not options.backends:
             return []
-        if not options.copies and not options.backends and not options.joined:
-            return []
-        standard = ("all_reduce", "all_gather", "reduce_scatter", "send_recv") if gpus else ("all_reduce",)
+        four = ("all_reduce", "all_gather", "reduce_scatter", "send_recv")
+        standard = four if gpus and not quick else ("all_reduce",)
         wanted = COLLECTIVES if options.budget == "full" else standard
     rows: list[CollectiveRow] = []
     for backend in backends:
