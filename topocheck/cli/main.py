@@ -22,7 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("report")(report.report)
-app.command("check")(check.check)
+app.command("check", cls=check.CheckCommand)(check.check)
 app.command("explain")(check.explain)
 app.command("bw")(bw.bw)
 app.add_typer(nccl.app, name="nccl")
