@@ -6,6 +6,7 @@ another switch shows. The n-th device of a kind in the order of PCI addresses ha
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import ipaddress
 from collections import Counter
@@ -58,6 +59,7 @@ def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFac
     )
 
 
+@functools.lru_cache(4096)  # equal nodes have equal addresses
 def _order(address: str) -> tuple[int, int, int, int, str]:
     known = normalize_address(address)
     return (*address_key(known), "") if known else (1 << 40, 0, 0, 0, address)
@@ -277,6 +279,8 @@ def _rails(nics: list[Nic], slots: dict[str, str]) -> Iterator[RailPort]:
 
 def _ipv4(gid: str) -> int:
     """Return the IPv4 address that a GID maps (RFC 4291, 2.5.5.2) as a number, 0 for none or a link-local one."""
+    if ":ffff:" not in gid.lower():
+        return 0
     try:
         mapped = ipaddress.IPv6Address(gid).ipv4_mapped
     except ValueError:

@@ -1,0 +1,76 @@
+"""Planted faults are all found and none is invented (benchmarks/fleet_scale.py does the same with 10,000 nodes)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.compare import fleets, planting
+from topocheck.compare.collect import Collection
+from topocheck.compare.facts import node_facts
+from topocheck.compare.judge import judge
+from topocheck.compare.lean import decode
+from topocheck.compare.types import Fleet
+
+HEALTHY = 6
+COPIES = 400
+
+
+@pytest.fixture(scope="module")
+def planted() -> dict[str, planting.Fault]:
+    """Return name of a node -> its fault, one of each kind."""
+    return {f"node{5000 + i:05d}": f for i, f in enumerate(planting.FAULTS)}
+
+
+@pytest.fixture(scope="module")
+def fleet(planted: dict[str, planting.Fault]) -> Fleet:
+    """A fleet of some hundred healthy nodes and one of each fault, in any order."""
+    texts = [fleets.report(fleets.record(i), "x") for i in range(HEALTHY)]
+    reports = [fleets.copy_of(texts[i % HEALTHY], i % HEALTHY, i) for i in range(COPIES)]
+    reports += [fleets.report(fleets.record(int(name[4:]), f), "x") for name, f in planted.items()]
+    random.Random(1).shuffle(reports)
+    collection = Collection()
+    for text in reports:
+        collection.add(node_facts(decode(text.encode(), "x")))
+    return judge(collection)
+
+
+def test_twenty_kinds_of_faults() -> None:
+    assert len(planting.FAULTS) >= 20
+    assert len({f.name for f in planting.FAULTS}) == len(planting.FAULTS)
+
+
+def test_every_planted_fault_is_found(fleet: Fleet, planted: dict[str, planting.Fault]) -> None:
+    odd = {o.name: o for o in fleet.odd}
+    missed = [f.name for name, f in planted.items() if name not in odd]
+    assert missed == []
+    unsigned = {
+        f.name: [f"{d.device} {d.field}" for d in odd[name].differences]
+        for name, f in planted.items()
+        if not any(f.sign in f"{d.device} {d.field}" for d in odd[name].differences)
+    }
+    assert unsigned == {}
+
+
+def test_no_healthy_node_is_accused(fleet: Fleet, planted: dict[str, planting.Fault]) -> None:
+    assert {o.name for o in fleet.odd} <= set(planted)
+    invented = {
+        (f.id, f.title) for f in fleet.findings if f.state in ("fail", "warn", "unknown") if set(f.nodes) - set(planted)
+    }
+    assert invented == set()
+    assert [k.mixed for k in fleet.kinds] == [()], "one kind of node, nothing mixed"
+
+
+def test_differences_say_where_to_look(fleet: Fleet) -> None:
+    for o in fleet.odd:
+        for d in o.differences:
+            assert d.path, (o.name, d)
+            assert d.value != d.usual
+
+
+def test_rails_are_told_apart(fleet: Fleet) -> None:
+    # Rail k of the fleet has the network 10.(100+k).0.0/16; the two storage NICs 10.8 and 10.9 (planting.py).
+    networks = {r.label: r.network for r in fleet.rails}
+    assert networks["mlx5_3"] == "10.103.0.0/16"
+    assert networks["mlx5_8"] == "10.8.0.0/16"
