@@ -17,6 +17,7 @@ from topocheck.model.base import InputError, State
 from topocheck.model.measurement import BandwidthReport, DeviceState, Measurement, NotMeasured, Run
 from topocheck.nccl.types import NcclView
 from topocheck.pipeline import read_node
+from topocheck.policy.types import Expect, Policy
 from topocheck.tests_live import baseline
 from topocheck.tests_live.roads import Roads
 from topocheck.tests_live.watch import Look, disturbance
@@ -202,6 +203,18 @@ def test_baseline(tmp_path: Path) -> None:
 def test_a_bad_baseline_is_one_line(data: bytes) -> None:
     with pytest.raises(InputError, match=r"expected|no baseline"):
         baseline.parse(data, "b.json")
+
+
+def test_policy() -> None:
+    def found(**expect: float) -> list[tuple[str, State]]:
+        policy = Policy(expect=Expect(**expect))  # type: ignore[arg-type]
+        return ids(make_report(Run(measurements=HEALTHY), ROADS, NODE, policy=policy))
+
+    # 53.4 is the lowest copy with the host, 395.1 by peer access; the staged 37.4 is not asked about.
+    assert found(min_h2d_gb_s=53.0, min_p2p_gb_s=395.0) == []
+    assert found(min_h2d_gb_s=54.0) == [("bw.below-policy", State.FAIL)]
+    assert found(min_p2p_gb_s=396.0) == [("bw.below-policy", State.FAIL)]
+    assert found(min_busbw_gb_s=1.0) == []
 
 
 def test_not_measured_is_unknown_only_where_it_was_asked_for() -> None:

@@ -236,3 +236,44 @@ def engines_disagree(context: Context) -> Iterator[Finding]:
                     evidence=evidence(m) + evidence(other),
                     rule="engines within 3 %",
                 )
+
+
+@check("bw.below-policy", title="Below what the policy asks", severity=State.FAIL, reads=("topocheck bw", "policy"))
+def below_policy(context: Context) -> Iterator[Finding]:
+    """A measured rate is below the least that the policy says this node must have.
+
+    Looks at: `min_h2d_gb_s` beside copies between host and GPU, either way; `min_p2p_gb_s` beside copies by peer
+    access; `min_busbw_gb_s` beside the largest all_reduce over NCCL.
+
+    Why it matters: the site knows what its machines reach, and asks for it.
+
+    Fix: the same as for bw.below-expected; or a policy that fits this kind of node.
+
+    Does not apply: where the policy asks for none of these, to small, pageable, far, staged and disturbed copies.
+    """
+    c = measured(context)
+    expect = c.policy.expect
+    if expect.min_h2d_gb_s is None and expect.min_p2p_gb_s is None and expect.min_busbw_gb_s is None:
+        raise not_applicable("the policy asks for no rate ([expect] min_h2d_gb_s, min_p2p_gb_s, min_busbw_gb_s)")
+    sweeps = [m for m in c.run.measurements if m.collective == "all_reduce" and m.backend == "nccl" and judged(m)]
+    largest = max((m.size_bytes for m in sweeps), default=0)
+    for m in c.run.measurements:
+        plain = ":node" not in m.id and "pageable" not in m.id and judged(m)
+        least: float | None = None
+        if m.kind in ("h2d", "d2h") and m.size_bytes >= JUDGED_FROM_BYTES and plain:
+            least = expect.min_h2d_gb_s
+        elif m.kind == "p2p" and m.peer_access and m.size_bytes >= JUDGED_FROM_BYTES and plain:
+            least = expect.min_p2p_gb_s
+        elif m in sweeps and m.size_bytes == largest and m.mode == "back_to_back":
+            least = expect.min_busbw_gb_s
+        value = m.busbw_gb_s if m.kind == "collective" else m.bandwidth_gb_s
+        if least is not None and value is not None and value < least:
+            yield Finding(
+                id="bw.below-policy",
+                state=State.FAIL,
+                subject=subject(m),
+                title=f"{name(m)}: {value:.1f} GB/s, and the policy asks for {least:.1f}",
+                evidence=evidence(m),
+                rule=f"[expect] of the policy {c.policy.source}: at least {least:g} GB/s",
+                fix="look at what bw.below-expected names, or write a policy that fits this kind of node",
+            )

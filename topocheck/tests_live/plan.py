@@ -107,7 +107,9 @@ def make_plan(topology: Topology, options: Options) -> Plan:
     if options.copies and ready and options.driver_available:
         copies = _copy_rows(topology, tuple(ready), options, left_out)
     elif options.copies and ready:
-        left_out.append(("copies", "cuda-bindings is not installed: pip install 'topocheck-gpu[bw]'"))
+        left_out.append(
+            ("copies", "cuda-bindings is not installed: pip install 'topocheck-gpu[bw]', or --engine torch")
+        )
     elif options.copies and options.budget != "quick" and not options.collectives:
         copies = _host_rows(options)
     collectives = collective_rows(tuple(ready), options, left_out)

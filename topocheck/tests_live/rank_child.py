@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 import msgspec
 
@@ -29,7 +30,12 @@ def _elastic_rank(job: bytes) -> None:
 
 
 def launch_local(job: RankJob, local_ranks: int) -> None:
-    """Start the ranks of this node with torch's own launcher and wait for them.
+    """Start the ranks of this node, each with the rows of `job`; see `launch`."""
+    launch(_elastic_rank, msgspec.json.encode(job), local_ranks)
+
+
+def launch(entry: Callable[[bytes], None], payload: bytes, local_ranks: int) -> None:
+    """Start ranks on this node with torch's own launcher, each calling `entry(payload)`, and wait for them.
 
     Raises:
         torch.distributed.elastic.multiprocessing.errors.ChildFailedError: a rank failed or was killed.
@@ -50,7 +56,7 @@ def launch_local(job: RankJob, local_ranks: int) -> None:
         start_method="fork",
         local_addr="127.0.0.1",
     )
-    elastic_launch(config, _elastic_rank)(msgspec.json.encode(job))
+    elastic_launch(config, entry)(payload)
 
 
 def main() -> None:
