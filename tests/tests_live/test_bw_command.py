@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.tests_live.command_app import APP, ARGV
 from tests.tests_live.test_assess import HEALTHY, copy, judge
 from topocheck.cli.bw_options import training
 from topocheck.model.base import InputError
@@ -25,20 +26,6 @@ from topocheck.tests_live.plan import Options, make_plan
 from topocheck.tests_live.roads import Roads
 from topocheck.tests_live.run import Runner
 from topocheck.topology.types import Topology
-
-APP = (
-    "import sys, typer\n"
-    "from topocheck.cli.bw import bw\n"
-    "from topocheck.model.base import InputError\n"
-    "app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)\n"
-    "app.command()(bw)\n"
-    "try:\n"
-    "    app()\n"
-    "except InputError as e:\n"
-    "    print('topocheck:', e, file=sys.stderr)\n"
-    "    sys.exit(2)\n"
-)
-ARGV = [sys.executable, "-c", APP]
 
 
 def run(*args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.tests_live.test_bw_command import ARGV
+from tests.tests_live.command_app import ARGV
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.rows import HOST, CollectiveRow, CopyRow, Transfer
 from topocheck.tests_live.supervise import run_group
