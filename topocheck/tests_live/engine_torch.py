@@ -55,7 +55,7 @@ class TorchEngine:
         for i in range(torch.cuda.device_count()):
             p = torch.cuda.get_device_properties(i)
             self.ordinals[f"{p.pci_domain_id:04x}:{p.pci_bus_id:02x}:{p.pci_device_id:02x}.0"] = i
-        return {"torch": torch.__version__, "torch_cuda": str(torch.version.cuda)}
+        return {"torch": str(torch.__version__), "torch_cuda": str(torch.version.cuda)}
 
     def device(self, address: str) -> Any:
         """Return the torch device at a PCI address."""

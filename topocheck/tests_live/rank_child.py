@@ -40,10 +40,11 @@ def launch(entry: Callable[[bytes], None], payload: bytes, local_ranks: int) -> 
     Raises:
         torch.distributed.elastic.multiprocessing.errors.ChildFailedError: a rank failed or was killed.
     """
+    import torch
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # The launcher has imported torch and touched no device, so forked ranks start with torch in place. Each one
-    # of them would otherwise take seconds to import it again.
+    # Forked ranks start with torch in place, where each one would otherwise take seconds to import it again. But
+    # torch's launcher asks the driver about GPUs where there are any, and CUDA does not survive a fork.
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -53,7 +54,7 @@ def launch(entry: Callable[[bytes], None], payload: bytes, local_ranks: int) -> 
         rdzv_endpoint="127.0.0.1:0",
         max_restarts=0,
         monitor_interval=0.05,
-        start_method="fork",
+        start_method="spawn" if torch.cuda.is_available() else "fork",
         local_addr="127.0.0.1",
     )
     elastic_launch(config, entry)(payload)
