@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import multiprocessing
 import os
 import stat
 import zlib
@@ -185,10 +186,12 @@ def _in_pool(
     chunks: Iterator[list[str]], n: int, policy: Policy | None, take: Callable[[bytes], None], left: list[list[str]]
 ) -> None:
     """Read chunks in a pool, a new one whenever a process of it dies; chunks lost that way go to `left`."""
+    # Forked: ready at once, and nothing of this command runs in threads that a fork could break.
+    context = multiprocessing.get_context("fork")
     while True:
         pending: dict[Future[bytes], list[str]] = {}
         broken = False
-        with ProcessPoolExecutor(n) as pool:
+        with ProcessPoolExecutor(n, mp_context=context) as pool:
             try:
                 for c in chunks:
                     left.append(c)

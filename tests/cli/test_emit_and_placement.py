@@ -1,0 +1,136 @@
+"""`topocheck emit` and `topocheck placement` on recordings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.cli.commands import run
+from tests.cli.test_fleet import report
+from tests.compare.facts import device, gpu
+from tests.conftest import require_program
+from tests.support.snapshots import write_snapshot
+from topocheck.cli.emit import emit
+from topocheck.cli.placement import placement
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_snapshot(tmp_path_factory.mktemp("emit") / "hgx.snapshot", "hgx_h100_cx7")
+
+
+@pytest.mark.parametrize("kind", ["gres-conf", "nccl-env", "rankfile", "numactl", "nccl-topo"])
+def test_each_file_says_from_which_facts(recording: Path, kind: str) -> None:
+    ran = run(emit, kind, recording)
+    assert ran.code == 0
+    head = ran.out.splitlines()[:4]
+    assert any("hgx.snapshot" in line and (line.startswith(("#", "<!--"))) for line in head), head
+
+
+def test_rankfile_of_several_hosts(recording: Path) -> None:
+    lines = run(emit, "rankfile", recording, "--nodes", "gpu[1-2]", "--ranks-per-node", 4).out.splitlines()
+    assert [x for x in lines if x.startswith("rank ")][4].startswith("rank 4=gpu2 ")
+
+
+def test_output_to_a_file(recording: Path, tmp_path: Path) -> None:
+    assert run(emit, "numactl", "--from", recording, "-o", tmp_path / "n.sh").out == ""
+    assert (tmp_path / "n.sh").read_text().startswith("#!/bin/sh\n")
+
+
+def test_nccl_topo_is_xml(recording: Path) -> None:
+    root = ElementTree.fromstring(run(emit, "nccl-topo", recording).out)
+    assert root.tag == "system"
+    assert len(root.findall(".//gpu")) == 8
+
+
+def _trays(folder: Path, domains: int, each: int) -> None:
+    for d in range(domains):
+        for i in range(each):
+            uuid = f"0000000{d + 1}-0000-0000-0000-000000000000"
+            card = gpu("0008:01:00.0", fabric_cluster_uuid=uuid, fabric_clique=7, fabric_status="Success")
+            report(folder / f"t{d}{i}.json", f"tray{d}{i}", gpus=[card], pci=[device("0008:01:00.0")])
+
+
+def test_blocks_from_reports(tmp_path: Path) -> None:
+    _trays(tmp_path, 2, 3)
+    text = run(emit, "topology-block", tmp_path).out
+    assert "BlockName=nvl1 Nodes=tray[00-02]" in text
+    assert "BlockName=nvl2 Nodes=tray[10-12]" in text
+    assert text.rstrip().endswith("BlockSizes=3,6")
+    assert "SwitchName=core Switches=leaf[1-2]" in run(emit, "topology-conf", tmp_path).out
+    assert "block_sizes: [3, 6]" in run(emit, "topology-yaml", tmp_path).out
+
+
+def test_blocks_without_domains_are_refused(tmp_path: Path) -> None:
+    report(tmp_path / "a.json", "a")
+    ran = run(emit, "topology-block", tmp_path)
+    assert ran.code == 2
+    assert "topology-conf" in ran.error
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("nonsense",), "KIND"),
+        (("topology-conf",), "needs reports"),
+        (("hwloc-xml", "x.snapshot"), "recording lacks"),
+        (("gres-conf", "nowhere.snapshot"), "nowhere.snapshot"),
+    ],
+)
+def test_wrong_usage(args: tuple[str, ...], expected: str) -> None:
+    ran = run(emit, *args)
+    assert ran.code == 2
+    assert expected in ran.error
+
+
+def test_an_unreadable_report_stops_a_topology(tmp_path: Path) -> None:
+    _trays(tmp_path, 1, 2)
+    (tmp_path / "x.json").write_text("x")
+    assert "x.json" in run(emit, "topology-conf", tmp_path).error
+
+
+def test_two_nodes_of_one_name_stop_a_topology(tmp_path: Path) -> None:
+    report(tmp_path / "a.json", "same")
+    report(tmp_path / "b.json", "same")
+    assert "unique" in run(emit, "topology-conf", tmp_path).error
+
+
+@pytest.mark.service
+def test_hwloc_reads_its_xml_back(tmp_path: Path) -> None:
+    import subprocess
+
+    require_program("lstopo-no-graphics")
+    assert run(emit, "hwloc-xml", "-o", tmp_path / "h.xml").code == 0
+    said = subprocess.run(
+        ["lstopo-no-graphics", "--input", str(tmp_path / "h.xml"), "--of", "console"], capture_output=True, check=True
+    )
+    assert said.stdout.startswith(b"Machine")
+
+
+def test_placement_of_a_job_from_recordings(tmp_path: Path) -> None:
+    def rank(i: int, **environment: Any) -> Path:
+        told = {"RANK": str(i), "WORLD_SIZE": "2", "LOCAL_RANK": str(i), **environment}
+        return write_snapshot(tmp_path / f"{i}.snapshot", "dgx_a100", environment=told)
+
+    files = [x for i in range(2) for x in ("--from", rank(i, CUDA_VISIBLE_DEVICES="0"))]
+    ran = run(placement, *files, "--format", "json")
+    assert ran.code == 1
+    found = json.loads(ran.out)
+    assert [r["rank"] for r in found["ranks"]] == [0, 1]
+    assert found["problems"][0]["ranks"] == [0, 1]
+    assert len(found["plan"]["bindings"]) == 8
+    text = run(placement, *files, "--launcher", "srun").out
+    assert "2 ranks on GPU0" in text
+    assert "--cpu-bind=mask_cpu:" in text
+    assert "torchrun" not in text
+
+
+def test_placement_outside_a_job_shows_the_plan(recording: Path) -> None:
+    ran = run(placement, "--from", recording)
+    assert ran.code == 0
+    assert "no rank of a job" in ran.out
+    assert "60-71,156-167" in ran.out

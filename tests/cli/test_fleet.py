@@ -1,0 +1,220 @@
+"""`topocheck fleet` and `topocheck diff` on files, good and bad."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli.commands import Ran, run
+from tests.compare.facts import device, gpu, lean
+from tests.support.snapshots import write_snapshot
+from topocheck.cli import fleet_files
+from topocheck.cli.diff import diff
+from topocheck.cli.fleet import fleet
+
+
+def report(path: Path, name: str, **parts: Any) -> Path:
+    """Write a small JSON report of a node."""
+    host = {"hostname": name, "driver_version": "570", **parts.pop("host", {})}
+    path.write_bytes(msgspec.json.encode(lean(host=host, **parts)))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Five nodes, one with an old driver."""
+    for i in range(5):
+        report(tmp_path / f"n{i}.json", f"n{i}", host={"driver_version": "550" if i == 3 else "570"})
+    return tmp_path
+
+
+def test_the_odd_one_is_named_with_what_differs(folder: Path) -> None:
+    ran = run(fleet, folder)
+    assert ran.code == 0
+    assert "5 nodes, 1 unlike most of its kind" in ran.out
+    assert "n3" in ran.out
+    assert "driver_version 550, usual is 570 on 80 %" in ran.out
+
+
+def test_strict_counts_odd_nodes(folder: Path) -> None:
+    assert run(fleet, folder, "--strict").code == 1
+    (folder / "n3.json").unlink()
+    assert run(fleet, folder, "--strict").code == 0
+
+
+def test_a_failed_check_gives_1(folder: Path) -> None:
+    report(folder / "x.json", "x", findings=[{"id": "a.b", "state": "fail", "subject": "s", "title": "t"}])
+    ran = run(fleet, folder)
+    assert ran.code == 1
+    assert "FAIL  a.b  s" in ran.out
+
+
+def test_files_patterns_and_compressed_reports(folder: Path) -> None:
+    (folder / "z.json.gz").write_bytes(gzip.compress((folder / "n0.json").read_bytes().replace(b'"n0"', b'"z"')))
+    assert "3 nodes" in run(fleet, folder / "n0.json", folder / "n1.json", folder / "z.json.gz").out
+    assert "5 nodes" in run(fleet, folder / "n*.json").out
+    assert "6 nodes" in run(fleet, folder).out
+
+
+def test_one_bad_file_is_told_and_skipped(folder: Path) -> None:
+    bad = {
+        "not_json.json": b"hello",
+        "empty.json": b"",
+        "half.json": (folder / "n0.json").read_bytes()[:50],
+        "check.json": b'{"schema_version": "1.0", "findings": []}',
+        "wrong_type.json": b'{"schema_version": "1.0", "gpus": 7}',
+        "deep.json": b"[" * 100_000,
+        "half.json.gz": gzip.compress(b"x" * 1000)[:40],
+        "no.snapshot": gzip.compress(b'{"format":"topocheck-snapshot"'),
+    }
+    for name, data in bad.items():
+        (folder / name).write_bytes(data)
+    os.mkfifo(folder / "fifo.json")
+    (folder / "nowhere.json").symlink_to("/does/not/exist")
+    ran = run(fleet, folder, "--format", "json")
+    assert ran.code == 0
+    found = json.loads(ran.out)["fleet"]
+    assert found["nodes"] == 5
+    assert {Path(b["file"]).name for b in found["bad_files"]} == {*bad, "fifo.json", "nowhere.json"}
+    assert all(b["why"] and "\n" not in b["why"] for b in found["bad_files"])
+    assert run(fleet, folder, "--strict").code == 1
+
+
+def test_a_report_that_unpacks_without_end_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_files, "MAX_BYTES", 10_000)
+    (folder / "big.json.gz").write_bytes(gzip.compress(b" " * 1_000_000))
+    ran = run(fleet, folder, "--processes", 1)
+    assert "larger than" in ran.out
+
+
+@pytest.mark.parametrize("paths", [("nowhere",), ("no*thing",)])
+def test_a_path_of_nothing_is_wrong_usage(tmp_path: Path, paths: tuple[str, ...]) -> None:
+    ran = run(fleet, *(tmp_path / p for p in paths))
+    assert ran.code == 2
+    assert str(tmp_path) in ran.error
+
+
+def test_nothing_readable_is_wrong_usage(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("x")
+    ran = run(fleet, tmp_path)
+    assert ran.code == 2
+    assert "a.json" in ran.error
+
+
+def test_what_changed_since(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    before = tmp_path_factory.mktemp("before")
+    for i in range(4):
+        report(before / f"n{i}.json", f"n{i}")
+    report(before / "old.json", "old")
+    ran = run(fleet, folder, "--against", before, "--format", "json")
+    changes = {c["name"]: c for c in json.loads(ran.out)["fleet"]["changes"]}
+    assert {n: c["what"] for n, c in changes.items()} == {"n3": "changed", "n4": "new", "old": "gone"}
+    assert [(d["field"], d["usual"], d["value"]) for d in changes["n3"]["differences"]] == [
+        ("driver_version", "570", "550")
+    ]
+    assert "driver_version was 570, is 550" in run(fleet, folder, "--against", before).out
+
+
+def test_snapshots_are_judged_first(tmp_path: Path) -> None:
+    for i in range(2):
+        write_snapshot(tmp_path / f"n{i}.snapshot", "dgx_a100", system={"hostname": f"n{i}"})
+    write_snapshot(tmp_path / "n2.snapshot", "dgx_a100", system={"hostname": "n2"}, patch={"GPU3": {"now": "4x8"}})
+    found = json.loads(run(fleet, tmp_path, "--format", "json", "--processes", 1).out)["fleet"]
+    assert [o["name"] for o in found["odd"]] == ["n2"]
+    assert {"pcie.link-width"} <= {f["id"] for f in found["findings"] if f["nodes"] == ["n2"]}
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+
+def test_html_is_escaped_and_stands_alone(folder: Path) -> None:
+    pytest.importorskip("jinja2")
+    report(folder / "x.json", "<script>alert(1)</script>", host={"driver_version": "<img src=x>"})
+    ran = run(fleet, folder, "--format", "html")
+    page = _Tags()
+    page.feed(ran.out)
+    assert not {"script", "img", "link", "iframe"} & set(page.tags)
+    assert "&lt;script&gt;" in ran.out
+
+
+def test_csv_has_one_line_for_each_difference(folder: Path) -> None:
+    report(folder / "x.json", "x", host={"driver_version": "=cmd()"})
+    rows = list(csv.DictReader(io.StringIO(run(fleet, folder, "--format", "csv").out)))
+    assert [(r["node"], r["field"], r["value"], r["usual"]) for r in rows] == [
+        ("n3", "driver_version", "550", "570"),
+        ("x", "driver_version", "'=cmd()", "570"),
+    ]
+
+
+def test_no_terminal_escape_passes_through(folder: Path) -> None:
+    report(folder / "x.json", "x\x1b[31m", host={"driver_version": "\x1b]0;owned\x07"})
+    assert "\x1b" not in run(fleet, folder).out
+    assert "\x1b" not in run(fleet, folder, "--format", "csv").out
+
+
+def test_many_files_on_several_processes_are_equal_to_one(tmp_path: Path) -> None:
+    for i in range(40):
+        report(tmp_path / f"n{i}.json", f"n{i}", host={"kernel_release": str(i % 7 == 0)})
+    one = run(fleet, tmp_path, "--format", "json", "--processes", 1)
+    assert run(fleet, tmp_path, "--format", "json", "--processes", 2) == one
+
+
+def _dies(file: str, policy: object = None) -> Any:
+    if file.endswith("killer.json"):
+        os._exit(9)
+    return fleet_files.node_facts(fleet_files.decode(Path(file).read_bytes(), file), file=file)
+
+
+def test_a_killed_reader_loses_only_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(40):
+        report(tmp_path / f"n{i:02d}.json", f"n{i}")
+    (tmp_path / "killer.json").write_text("{}")
+    monkeypatch.setattr(fleet_files, "read_facts", _dies)
+    collection, bad = fleet_files.read_all(fleet_files.find_files([tmp_path]), processes=2)
+    assert len(collection.entries) == 40
+    assert [Path(b.file).name for b in bad] == ["killer.json"]
+    assert "killed" in bad[0].why
+
+
+def _diff(*args: object) -> Ran:
+    return run(diff, *args)
+
+
+def test_diff_is_0_or_1(tmp_path: Path) -> None:
+    a = report(tmp_path / "a.json", "a", gpus=[gpu("0000:18:00.0", vbios="1")], pci=[device("0000:18:00.0")])
+    b = report(tmp_path / "b.json", "b", gpus=[gpu("0000:18:00.0", vbios="2")], pci=[device("0000:18:00.0")])
+    assert _diff(a, a).code == 0
+    ran = _diff(a, b)
+    assert ran.code == 1
+    assert "GPU 0 0000:18:00.0: vbios" in ran.out
+    assert "1 -> 2" in ran.out
+    found = json.loads(_diff(a, b, "--format", "json").out)
+    assert [(d["section"], d["path"]) for d in found["differences"]] == [
+        ("firmware", "gpus[?address=='0000:18:00.0'].vbios")
+    ]
+    assert _diff(a, tmp_path / "none.json").code == 2
+
+
+def test_diff_of_one_node_tells_a_replaced_gpu(tmp_path: Path) -> None:
+    def at(name: str, uuid: str) -> Path:
+        card = gpu("0000:18:00.0", uuid=uuid)
+        return report(tmp_path / name, "a", gpus=[card], pci=[device("0000:18:00.0")])
+
+    a, b = at("a.json", "GPU-1"), at("b.json", "GPU-2")
+    assert _diff(a, b).code == 0
+    assert "GPU-1 -> GPU-2" in _diff(a, b, "--same-node").out
