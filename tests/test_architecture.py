@@ -21,7 +21,8 @@ MAY_IMPORT = {
     "gpudirect": {"model", "knowledge", "topology"},
     "nccl": {"model", "knowledge", "topology", "gpudirect"},
     "policy": {"model", "knowledge", "topology", "gpudirect"},
-    "checks": {"model", "knowledge", "topology", "gpudirect", "nccl", "policy"},
+    # The checks of measurements (bandwidth*.py) stand on the pure parts of tests_live: statistics, roads, cost model.
+    "checks": {"model", "knowledge", "topology", "gpudirect", "nccl", "policy", "tests_live"},
     "compare": {"model", "knowledge", "topology", "checks"},
     "placement": {"model", "knowledge", "topology"},
 }

@@ -99,7 +99,7 @@ def build_report(host: Host, policy: Policy | None = None, checks: Iterable[regi
 
 def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Check] | None = None) -> Report:
     """Make topology, verdicts and findings from facts. Pure."""
-    from topocheck.checks import all_checks
+    from topocheck.checks import static_checks
     from topocheck.gpudirect import judge as judge_gpudirect
     from topocheck.nccl.backend import backends
     from topocheck.nccl.view import view
@@ -110,7 +110,7 @@ def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Ch
     gpudirect = judge_gpudirect(node, topology)
     nccl = view(node, topology, gpudirect)
     context = registry.Context(node=node, topology=topology, gpudirect=gpudirect, nccl=nccl, policy=policy)
-    chosen = all_checks() if checks is None else checks
+    chosen = static_checks() if checks is None else checks
     outcomes = list(registry.run(policy.select(chosen), context))
     findings = [policy.adjust(f) for _, found in outcomes for f in found]
     return Report(

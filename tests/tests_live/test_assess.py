@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines import builder
-from topocheck.checks import registry
-from topocheck.checks.bandwidth_run import bandwidth_checks, make_report
+from topocheck.checks import live_checks, registry
+from topocheck.checks.bandwidth_run import make_report
 from topocheck.gpudirect.types import GpuDirect
 from topocheck.model.base import InputError, State
 from topocheck.model.measurement import BandwidthReport, DeviceState, Measurement, NotMeasured, Run
@@ -242,13 +242,13 @@ def test_disturbances() -> None:
 
 def test_without_a_run_the_checks_have_nothing_to_judge() -> None:
     context = registry.Context(node=NODE, topology=TOPOLOGY, gpudirect=GpuDirect(), nccl=NcclView())
-    for result, findings in registry.run(bandwidth_checks(), context):
+    for result, findings in registry.run(live_checks(), context):
         assert result.state is State.NOT_APPLICABLE
         assert "topocheck bw" in result.detail
         assert findings == ()
 
 
 def test_every_check_explains_itself() -> None:
-    for c in bandwidth_checks():
+    for c in live_checks():
         for part in ("Looks at:", "Why it matters:", "Fix:", "Does not apply:"):
             assert part in c.doc, (c.id, part)

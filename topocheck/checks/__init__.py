@@ -37,11 +37,28 @@ AREAS = (
     "rdma_layers",
     "rdma_roads",
 )
-"""Each is a file of this folder; importing it registers its checks."""
+"""Files of this folder with checks of facts; importing one registers its checks."""
+
+LIVE_AREAS = ("bandwidth", "bandwidth_compare")
+"""Files with checks of measurements, whose ids begin with `bw.`."""
+
+
+def static_checks() -> tuple[Check, ...]:
+    """Return the checks of facts, by id: those of `topocheck check` and `report`."""
+    return tuple(c for c in _load(AREAS) if not c.id.startswith("bw."))
+
+
+def live_checks() -> tuple[Check, ...]:
+    """Return the checks of measurements, by id: those of `topocheck bw`."""
+    return tuple(c for c in _load(LIVE_AREAS) if c.id.startswith("bw."))
 
 
 def all_checks() -> tuple[Check, ...]:
     """Return every check there is, by id."""
-    for area in AREAS:
+    return _load(AREAS + LIVE_AREAS)
+
+
+def _load(areas: tuple[str, ...]) -> tuple[Check, ...]:
+    for area in areas:
         importlib.import_module(f"topocheck.checks.{area}")
     return tuple(CHECKS[i] for i in sorted(CHECKS))

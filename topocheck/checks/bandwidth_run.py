@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-
-from topocheck.checks import registry
+from topocheck.checks import live_checks, registry
 from topocheck.checks.bandwidth import MeasuredContext
 from topocheck.gpudirect.types import GpuDirect
 from topocheck.model.measurement import BandwidthReport, Fit, Measurement, Run
@@ -16,15 +14,6 @@ from topocheck.tests_live.assess import assess
 from topocheck.tests_live.collective_costs import busbw_factor
 from topocheck.tests_live.cost_model import Point, fit_sweep
 from topocheck.tests_live.roads import Roads
-
-AREAS = ("bandwidth", "bandwidth_compare")
-
-
-def bandwidth_checks() -> list[registry.Check]:
-    """Return the checks of measurements."""
-    for area in AREAS:
-        importlib.import_module(f"topocheck.checks.{area}")
-    return [c for i, c in registry.CHECKS.items() if i.startswith("bw.")]
 
 
 def make_report(
@@ -61,7 +50,7 @@ def make_report(
         baseline=baseline,
         tolerance=tolerance,
     )
-    outcomes = list(registry.run(policy.select(bandwidth_checks()), context))
+    outcomes = list(registry.run(policy.select(live_checks()), context))
     findings = sorted((policy.adjust(f) for _, found in outcomes for f in found), key=registry.finding_order)
     fits = fits_of(run)
     curves = [f for f in fits if f.subject.startswith("all_reduce")]

@@ -66,16 +66,10 @@ def policy(path: Path | None) -> Policy | None:
     """
     if path is None:
         return None
-    from topocheck.checks.bandwidth_run import bandwidth_checks
+    from topocheck.checks import all_checks
     from topocheck.policy.load import load
 
-    try:
-        from topocheck.checks import all_checks
-
-        ids = {c.id for c in all_checks()} | {c.id for c in bandwidth_checks()}
-    except ImportError:
-        ids = {c.id for c in bandwidth_checks()}
-    return load(path, ids)
+    return load(path, [c.id for c in all_checks()])
 
 
 def training(gradients: str | None, backward_s: float) -> tuple[float, float] | None:

@@ -154,9 +154,9 @@ def chosen_checks(only: tuple[str, ...], skip: tuple[str, ...], scope: str) -> l
     """
     import difflib
 
-    from topocheck.checks import all_checks
+    from topocheck.checks import static_checks
 
-    checks = list(all_checks())
+    checks = list(static_checks())
     names = [c.id for c in checks] + sorted({c.id.split(".", 1)[0] for c in checks})
     for pattern in (*only, *skip):
         if not any(_matches(c.id, pattern) for c in checks):
