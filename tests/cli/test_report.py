@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.support.snapshots import write_snapshot
-from topocheck.cli.main import app
+from topocheck.cli.main import COMMANDS, make_app
 
 MATRIX = """\
 \tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity
@@ -30,7 +30,9 @@ def hgx(tmp_path_factory):
 
 
 def invoke(*argv, stdin=None):
-    return CliRunner().invoke(app, [str(a) for a in argv], input=stdin)
+    return CliRunner().invoke(
+        make_app(str(argv[0]) if argv[0] in COMMANDS else None), [str(a) for a in argv], input=stdin
+    )
 
 
 def run(*argv, stdin=b"", **env):
@@ -160,6 +162,13 @@ def test_pcie_command_prints_the_known_figures():
         ("5 16", "63.015"),
     ):
         assert f"{figure} GB/s" in invoke("pcie", *argv.split()).stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_its_own_help(name):
+    result = CliRunner().invoke(make_app(name), [name, "--help"])
+    assert result.exit_code == 0
+    assert f"Usage: topocheck {name} " in result.stdout
 
 
 def test_help_and_version():

@@ -2,33 +2,72 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import sys
 
 import typer
 
 import topocheck
-from topocheck.cli import bw, check, common, nccl, pcie, report, schema, snapshot
 from topocheck.model.base import InputError
 
-app = typer.Typer(
-    name="topocheck",
-    help="Finds why GPUs, NICs and the wires between them are slower than they should be.",
-    no_args_is_help=True,
-    add_completion=False,
-    # rich is not loaded for help and errors: it would double the start-up of every command.
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("report")(report.report)
-app.command("check", cls=check.CheckCommand)(check.check)
-app.command("explain")(check.explain)
-app.command("bw")(bw.bw)
-app.add_typer(nccl.app, name="nccl")
-app.add_typer(snapshot.app, name="snapshot")
-app.command("pcie")(pcie.pcie)
-app.command("schema")(schema.schema)
+COMMANDS = {
+    "report": ("report:report", "Show how this node is wired, what each wire can carry, what is wrong."),
+    "check": ("check:check:CheckCommand", "Judge this node: may a job start here, and why not."),
+    "explain": ("check:explain", "Tell what a check looks at, why it matters, how to mend it."),
+    "bw": ("bw:bw", "Measure copies and collectives, and say what limits them."),
+    "nccl": ("nccl:app", "What NCCL reads, what it sees, and what it will do."),
+    "fleet": ("fleet:fleet", "Compare any number of nodes: equal ones, odd ones, findings."),
+    "diff": ("diff:diff", "Tell in what one node differs from another."),
+    "snapshot": ("snapshot:app", "Record this machine to one file, and look into such a file."),
+    "pcie": ("pcie:pcie", "Compute what a PCIe link carries: GT/s x encoding x lanes."),
+    "schema": ("schema:schema", "Print the JSON Schema of a document."),
+}
+"""Command -> where it is below topocheck.cli (`module:function[:class of the command]`) and its line of `--help`.
+
+In the order of `--help`; an `app` is a group of commands.
+"""
+
+
+def make_app(only: str | None = None) -> typer.Typer:
+    """Return the command line with all commands, or with the one that is going to run.
+
+    Making typer's parameters of every command takes longer than the rest of the start-up together, so the list of
+    commands is printed from COMMANDS, without loading any.
+    """
+    app = typer.Typer(
+        name="topocheck",
+        help="Finds why GPUs, NICs and the wires between them are slower than they should be.",
+        no_args_is_help=True,
+        add_completion=False,
+        # rich is not loaded for help and errors: it would double the start-up of every command.
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    if only is not None:
+        _add(app, only)
+        return app
+    for name, (_, text) in COMMANDS.items():
+        app.command(name, help=text)(_listed)
+    return app
+
+
+def _add(app: typer.Typer, name: str) -> None:
+    target, text = COMMANDS[name]
+    file, *attributes = target.split(":")
+    module = importlib.import_module(f"topocheck.cli.{file}")
+    command, *kind = (getattr(module, a) for a in attributes)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, help=text)
+    else:
+        app.command(name, cls=kind[0] if kind else None)(command)
+
+
+def _listed() -> None:
+    """Stand for a command in the list of commands; `main` loads the real one before it could run."""
 
 
 def _print_version(value: bool) -> None:
@@ -37,7 +76,6 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
@@ -46,14 +84,17 @@ def _root(
 
 def main() -> None:
     """Run the command line; every error a user can cause ends in one line and exit code 2."""
+    # A command lives for a moment and makes few cycles; looking for them costs a tenth of a report.
+    gc.disable()
+    first = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        app()
+        make_app(first if first in COMMANDS else None)()
     except InputError as e:
         print(f"topocheck: {e}", file=sys.stderr)
-        raise SystemExit(common.EXIT_USAGE) from None
+        raise SystemExit(2) from None
     except BrokenPipeError:
         # The reader went away (`topocheck report | head`): not our error; keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(common.EXIT_OK) from None
+        raise SystemExit(0) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

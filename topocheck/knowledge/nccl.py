@@ -32,6 +32,7 @@ def parse_version(text: str) -> Version | None:
     return None
 
 
+@functools.cache
 def version_key(text: str) -> Version:
     """Return the version of a cell of the data files, which always hold one."""
     v = parse_version(text)
@@ -101,11 +102,13 @@ def settings() -> dict[str, NcclSetting]:
     return out
 
 
+@functools.cache
 def lookup(name: str) -> NcclSetting | None:
     """Return a setting by its exact name, or None."""
     return settings().get(name)
 
 
+@functools.cache
 def nearest(name: str) -> str | None:
     """Return the known name most like `name`, or None where none is near. Case and a missing prefix are forgiven."""
     wanted = name.strip().upper().replace("-", "_")
@@ -146,6 +149,7 @@ def default_history(name: str) -> tuple[tuple[str, str], ...]:
     return tuple((r["from_version"], r["default"]) for r in rows("nccl_default_history") if r["name"] == name)
 
 
+@functools.cache
 def at_version(table: str, version: Version) -> tuple[dict[str, str], ...]:
     """Return the rows of a table whose `from_version` is the newest that is not above `version`."""
     fits = [r for r in rows(table) if version_key(r["from_version"]) <= version]
@@ -155,12 +159,14 @@ def at_version(table: str, version: Version) -> tuple[dict[str, str], ...]:
     return tuple(r for r in fits if version_key(r["from_version"]) == newest)
 
 
+@functools.cache
 def rule(name: str, version: Version) -> str | None:
     """Return the value of a rule of `nccl_rules.tsv` in a version, or None before it existed."""
     fits = [r for r in rows("nccl_rules") if r["rule"] == name and version_key(r["from_version"]) <= version]
     return max(fits, key=lambda r: version_key(r["from_version"]))["value"] if fits else None
 
 
+@functools.cache
 def path_order(version: Version) -> tuple[str, ...]:
     """Return the path types of a version, closest first."""
     found = at_version("nccl_path_orders", version)

@@ -96,6 +96,7 @@ def peermem_files(version: Version) -> tuple[str, ...]:
     return tuple(found[0]["files"].split()) if found else ()
 
 
+@functools.cache
 def has(name: str, version: Version) -> bool:
     """Tell whether a yes/no rule of `nccl_rules.tsv` holds in a version."""
     return rule(name, version) == "yes"
