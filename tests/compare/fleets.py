@@ -35,8 +35,9 @@ def report(answers: dict[str, Answer], name: str) -> str:
     return encode(report_document(build_report(Host(RecordedBackend(answers), name)), topocheck.__version__))
 
 
+# The last four groups of a GID are the GUID, but for a GID that maps an IPv4 address (0000:ffff:...).
 _UUID = re.compile(r"GPU-[0-9a-f]{8}")
-_GUID = re.compile(r"\b[0-9a-f]{4}:[0-9a-f]{4}:[0-9a-f]{4}:[0-9a-f]{4}(?=\")")
+_GUID = re.compile(r"\b(?!0000)[0-9a-f]{4}:[0-9a-f]{4}:[0-9a-f]{4}:[0-9a-f]{4}(?=\")")
 _MAPPED = re.compile(r"(ffff:0a[0-9a-f]{2}:)[0-9a-f]{4}")
 _COUNTER = re.compile(r'("port_(?:xmit|rcv)_data": )\d+')
 

@@ -13,8 +13,8 @@ from topocheck.compare.judge import judge
 from topocheck.compare.lean import decode
 from topocheck.compare.types import Fleet
 
-HEALTHY = 6
-COPIES = 400
+HEALTHY = 3
+COPIES = 150
 
 
 @pytest.fixture(scope="module")
