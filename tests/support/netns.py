@@ -78,6 +78,8 @@ class Hosts:
         env = {
             "PATH": _PATH,
             "HOME": str(folder),
+            # There is no name server in the namespaces; torch asks for names all the same.
+            "RES_OPTIONS": "attempts:1 timeout:1",
             "PYTHONPATH": str(Path(__file__).parents[2]),
             "RANK": str(i - 1),
             "WORLD_SIZE": str(self.n),

@@ -8,10 +8,10 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -32,6 +32,14 @@ Heard = Callable[[str, str], None]
 """Told (`at` | `measured` | `failed`, words) as it happens."""
 
 
+class Named(Protocol):
+    """A row of whatever kind."""
+
+    @property
+    def id(self) -> str:
+        """Name of the row."""
+
+
 class RankState(msgspec.Struct):
     """The last word of one rank."""
 
@@ -48,7 +56,7 @@ class Ranks:
 
     def __init__(
         self,
-        rows: tuple[CollectiveRow, ...],
+        rows: Sequence[Named],
         job: LaunchJob,
         env: dict[str, str],
         heard: Heard,
@@ -136,7 +144,7 @@ def run_collectives(
     )
     ranks = Ranks(rows, job, environment(world), heard, argv)
     try:
-        yield from _listen(ranks, quiet_s, join_s)
+        yield from listen(ranks, quiet_s, join_s)
         if software is not None:
             software.update(ranks.software)
     finally:
@@ -166,7 +174,8 @@ def environment(world: World | None) -> dict[str, str]:
     return env
 
 
-def _listen(ranks: Ranks, quiet_s: float, join_s: float) -> Iterator[Measurement | NotMeasured]:
+def listen(ranks: Ranks, quiet_s: float, join_s: float) -> Iterator[Measurement | NotMeasured]:
+    """Yield what the ranks measure, until they end or say nothing for `quiet_s` (before they have met, `join_s`)."""
     last = monotonic()
     ended: dict[str, Any] | None = None
     met = False

@@ -51,6 +51,8 @@ class Meeting:
             LaunchError: torch is not there, or rank 0 cannot listen or be reached.
         """
         self.world = world = meet(world)
+        # c10d warns of every address without a name, on every rank.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         try:
             from torch.distributed import TCPStore
         except ImportError as e:

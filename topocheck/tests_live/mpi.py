@@ -42,13 +42,18 @@ def run_mpi(
         mine = [sys.executable, "-m", "topocheck.tests_live.mpi", job]
         if world is not None:
             return mine
-        mpirun = [shutil.which("mpirun") or "mpirun", "-np", str(max(r.ranks for r in rows))]
-        if _is_open_mpi():
-            mpirun += ["--oversubscribe", "--bind-to", "none"]
-            mpirun += ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        return mpirun + mine
+        return mpirun_command(max(r.ranks for r in rows)) + mine
 
     yield from run_collectives(rows, world=world, software=software, quiet_s=quiet_s, join_s=60.0, argv=argv)
+
+
+def mpirun_command(ranks: int) -> list[str]:
+    """Return the beginning of a command that starts ranks on this node, as many as asked for whatever its cores."""
+    mpirun = [shutil.which("mpirun") or "mpirun", "-np", str(ranks)]
+    if _is_open_mpi():
+        mpirun += ["--oversubscribe", "--bind-to", "none"]
+        mpirun += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return mpirun
 
 
 def _is_open_mpi() -> bool:

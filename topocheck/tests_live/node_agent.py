@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from time import monotonic
+from time import monotonic, sleep
 
 import msgspec
 
@@ -20,6 +20,7 @@ from topocheck.tests_live.supervise import Process
 from topocheck.tests_live.tcp_pair import STREAMS, Listener, call, exchange
 
 FIRST_WAIT_S = 120.0
+PERFTEST_S = 30.0
 PROGRAMS = ("ib_write_bw", "ib_write_lat")
 WAYS = {
     "gloo": {},
@@ -63,9 +64,14 @@ class Agent:
     def _all(self, tasks: list[Task]) -> list[Half]:
         """Run tasks, those over TCP at once and in threads of their own."""
         out: list[Half] = []
-        threads = [
-            threading.Thread(target=lambda t=t: out.append(self._tcp(t)), daemon=True) for t in tasks if t.way == "tcp"
-        ]
+
+        def tcp(t: Task) -> None:
+            try:
+                out.append(self._tcp(t))
+            except Exception as e:  # noqa: BLE001 - a thread's fault must reach rank 0 as words
+                out.append(Half(task=t.id, error=f"{self.me.node}: {type(e).__name__}: {e}"))
+
+        threads = [threading.Thread(target=tcp, args=(t,), daemon=True) for t in tasks if t.way == "tcp"]
         for thread in threads:
             thread.start()
         for t in tasks:
@@ -98,21 +104,20 @@ class Agent:
             error=got.error,
         )
 
-    def _port(self, task: Task) -> tuple[bool, str, int]:
+    def _port(self, key: str, listener: str) -> tuple[bool, str, int]:
         """Return (whether this side listens, the listener's address, its port), agreed over the store."""
-        first = task.a == self.me.node
-        if first:
+        if listener == self.me.node:
             port = _free_port(self.me.address)
-            self.meeting.put(f"port/{task.id}", str(port).encode())
+            self.meeting.put(f"port/{key}", str(port).encode())
             return True, self.me.address, port
-        text = self.meeting.get(f"port/{task.id}", 20.0)
+        text = self.meeting.get(f"port/{key}", 20.0)
         if text is None:
-            raise TimeoutError(f"{task.a} named no port")
-        return False, self.nodes[task.a].address, int(text)
+            raise TimeoutError(f"{listener} named no port")
+        return False, self.nodes[listener].address, int(text)
 
     def _torch(self, task: Task) -> Half:
         try:
-            listens, address, port = self._port(task)
+            listens, address, port = self._port(task.id, task.a)
         except TimeoutError as e:
             return Half(task=task.id, error=str(e))
         place = self.me.nics.index(task.rail) if task.rail in self.me.nics else 0
@@ -152,27 +157,38 @@ class Agent:
         return env
 
     def _perftest(self, task: Task) -> Half:
-        try:
-            listens, address, port = self._port(task)
-        except TimeoutError as e:
-            return Half(task=task.id, error=str(e))
-        argv = perftest.command(task.way, task.rail, port, None if listens else address)
-        try:
-            done = subprocess.run(argv, capture_output=True, timeout=40, text=True, errors="replace", check=False)
-        except subprocess.TimeoutExpired:
-            return Half(task=task.id, error=f"{task.way} did not come back within 40 s")
-        except OSError as e:
-            return Half(task=task.id, error=f"{task.way} cannot be run: {e.strerror}")
-        if done.returncode:
-            last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
-            return Half(task=task.id, error=f"{task.way} ended with status {done.returncode}: {last[:160]}")
+        """Run a program of perftest: the bandwidth once with each node as the client, since only the client writes."""
         try:
             if task.way == "ib_write_lat":
-                return Half(task=task.id, latency_us=perftest.parse_latency(done.stdout)[-1].typical_us)
-            # The client writes: what it reports is the way from b to a.
-            return Half(task=task.id, received_gb_s=perftest.parse_bandwidth(done.stdout)[-1].average_gb_s)
-        except perftest.PerftestError as e:
-            return Half(task=task.id, error=str(e)) if not listens else Half(task=task.id)
+                text = self._perftest_side(task, task.a)
+                return Half(task=task.id, latency_us=perftest.parse_latency(text)[-1].typical_us if text else None)
+            sent = None
+            for listener in (task.a, task.b):
+                text = self._perftest_side(task, listener)
+                if text:
+                    sent = perftest.parse_bandwidth(text)[-1].average_gb_s
+            return Half(task=task.id, sent_gb_s=sent)
+        except (TimeoutError, perftest.PerftestError) as e:
+            return Half(task=task.id, error=str(e))
+
+    def _perftest_side(self, task: Task, listener: str) -> str:
+        """Run one side; returns what the client printed, and nothing for the side that listens."""
+        listens, address, port = self._port(f"{task.id}/{listener}", listener)
+        if not listens:
+            sleep(1.0)  # the server needs a moment to listen, and its client does not try twice
+        argv = perftest.command(task.way, task.rail, port, None if listens else address)
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, timeout=PERFTEST_S, text=True, errors="replace", check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{self.me.node}: {task.way} did not come back within {PERFTEST_S:.0f} s") from None
+        except OSError as e:
+            raise TimeoutError(f"{self.me.node}: {task.way} cannot be run: {e.strerror}") from None
+        if done.returncode:
+            last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+            raise TimeoutError(f"{self.me.node}: {task.way} ended with status {done.returncode}: {last[:160]}")
+        return "" if listens else done.stdout
 
 
 def describe(node: str, rank: int, address: str, port: int, nics: tuple[str, ...], *, nccl: bool) -> NodeHello:

@@ -56,10 +56,11 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Half(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node says of a task: what it received."""
+    """What one node says of a task: what it received, or what it sent where only the sender's program tells."""
 
     task: str
     received_gb_s: float | None = None
+    sent_gb_s: float | None = None
     samples: tuple[float, ...] = ()
     spread: float = 0.0
     latency_us: float | None = None

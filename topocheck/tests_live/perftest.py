@@ -52,16 +52,15 @@ def parse_bandwidth(text: str) -> tuple[WriteBandwidth, ...]:
     unit = head["unit"].strip()
     if unit not in UNITS or head["same"].strip() != unit:
         raise PerftestError(f"ib_write_bw: unit {unit[:20]!r} is not one of {', '.join(UNITS)}")
-    rows = []
-    for n in _rows(text[head.end() :], 4):
-        rows.append(
-            WriteBandwidth(
-                size_bytes=int(n[0]),
-                iterations=int(n[1]),
-                peak_gb_s=n[2] * UNITS[unit],
-                average_gb_s=n[3] * UNITS[unit],
-            )
+    rows = [
+        WriteBandwidth(
+            size_bytes=int(n[0]),
+            iterations=int(n[1]),
+            peak_gb_s=n[2] * UNITS[unit],
+            average_gb_s=n[3] * UNITS[unit],
         )
+        for n in _rows(text[head.end() :], 4)
+    ]
     if not rows:
         raise PerftestError("ib_write_bw: expected a row of numbers below the heading")
     return tuple(rows)

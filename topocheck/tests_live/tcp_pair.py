@@ -68,7 +68,8 @@ class Listener:
         Raises:
             TimeoutError: they did not all come.
         """
-        end, found = monotonic() + wait_s, {}
+        end = monotonic() + wait_s
+        found: dict[int, socket.socket] = {}
         while len(found) < streams:
             try:
                 stream, connection = self._queue(task).get(timeout=max(0.01, end - monotonic()))

@@ -1,0 +1,150 @@
+"""The network between nodes, for a person and for programs: matrices, medians, who is slow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from topocheck.model.base import State
+from topocheck.render.page import Page, Span, Style, clean
+from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
+
+if TYPE_CHECKING:
+    from topocheck.tests_live.node_pairs_types import NodePairsReport
+
+MATRIX_UP_TO = 16
+"""Nodes up to which the matrix is printed; beyond it the medians and the slowest pairs tell more."""
+
+
+def rate_text(gb_s: float | None) -> str:
+    """Return GB/s with three digits, and Mbit/s below 1 GB/s, where networks are sold by the bit."""
+    if gb_s is None:
+        return "-"
+    return f"{gb_s:.3g} GB/s" if gb_s >= 1 else f"{gb_s * 8000:.4g} Mbit/s"
+
+
+def pairs_text(report: NodePairsReport, style: Style) -> str:
+    """Return the report of `topocheck bw --pairs nodes` as text."""
+    page = Page(style)
+    page.heading(f"Network between {plural(len(report.nodes), 'node')}")
+    page.text(
+        f"{report.launcher}, {plural(report.rounds, 'round')} in {report.wall_s:.1f} s. {report.method}", style="dim"
+    )
+    measured = dict.fromkeys((p.way, p.rail) for p in report.pairs if p.phase != "together")
+    for way, rail in measured:
+        _matrix(page, report, way, rail)
+    _medians(page, report)
+    if report.rails:
+        page.heading("By rail")
+        page.table(
+            ("NIC", "way", "median", "slowest", "pair"),
+            [
+                (r.rail, r.way, rate_text(r.median_gb_s), rate_text(r.slowest_gb_s), r.slowest_pair)
+                for r in report.rails
+            ],
+        )
+    for line in (*report.gains, *report.notes):
+        page.text(clean(line), hang=2)
+    _findings(page, report)
+    return page.render()
+
+
+def _matrix(page: Page, report: NodePairsReport, way: str, rail: str) -> None:
+    rates: dict[tuple[str, str], float] = {}
+    errors = []
+    for p in report.pairs:
+        if (p.way, p.rail) != (way, rail) or p.phase == "together":
+            continue
+        for ends, rate in (((p.a, p.b), p.a_to_b_gb_s), ((p.b, p.a), p.b_to_a_gb_s)):
+            if rate is not None:
+                rates[ends] = max(rate, rates.get(ends, 0.0))
+        if p.error and p.phase == "pairs":
+            errors.append((p.a, p.b, p.error))
+    names = [n.node for n in report.nodes]
+    page.heading(f"{way}{', ' + rail if rail else ''}: from the row's node to the column's")
+    if rates and len(names) <= MATRIX_UP_TO:
+        small = max(rates.values()) < 1
+        page.text("Mbit/s" if small else "GB/s", style="dim")
+        page.table(
+            ("", *map(clean, names)),
+            [(clean(a), *(_cell(None if a == b else rates.get((a, b)), small, a == b) for b in names)) for a in names],
+            right=frozenset(range(1, len(names) + 1)),
+        )
+    elif rates:
+        slowest = sorted(rates.items(), key=lambda item: item[1])[:10]
+        page.table(("the slowest", ""), [(clean(f"{a} to {b}"), rate_text(r)) for (a, b), r in slowest])
+    latencies = [
+        p.latency_us for p in report.pairs if (p.way, p.rail) == (way, rail) and p.latency_us and p.phase == "pairs"
+    ]
+    if latencies:
+        page.text(f"latency {min(latencies):.1f} to {max(latencies):.1f} us (half a round trip)", style="dim")
+    for a, b, error in errors:
+        page.text(clean(f"{a} - {b}: {error}"), style="magenta", hang=2)
+
+
+def _cell(rate: float | None, small: bool, same: bool) -> Span:
+    if same:
+        return ("x", "dim")
+    if rate is None:
+        return ("?", "magenta")
+    return (f"{rate * 8000:.0f}" if small else f"{rate:.2f}", "")
+
+
+def _medians(page: Page, report: NodePairsReport) -> None:
+    rows = [
+        (
+            clean(m.node),
+            rate_text(m.sends_gb_s),
+            rate_text(m.receives_gb_s),
+            rate_text(m.together_sends_gb_s),
+            rate_text(m.together_receives_gb_s),
+        )
+        for m in report.medians
+    ]
+    page.heading("By node: median over its pairs; and the sum when all pairs run at once")
+    page.table(("node", "sends", "receives", "all: sends", "all: receives"), rows)
+
+
+def _findings(page: Page, report: NodePairsReport) -> None:
+    page.heading("Findings")
+    if not report.findings:
+        page.text("nothing stands out", style="green")
+    for f in report.findings:
+        page.line("  ", (STATE_MARKS[f.state], STATE_STYLES.get(f.state, "")), f"  {f.id}  {clean(f.subject)}")
+        page.text(clean(f.title), indent=4)
+        if f.fix and f.state is not State.NOTE:
+            page.text(clean(f"fix: {f.fix}"), indent=4, style="dim", hang=2)
+
+
+def pairs_json(report: NodePairsReport) -> str:
+    """Return the report as JSON."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+
+
+def pairs_csv(report: NodePairsReport) -> str:
+    """Return one line a pair."""
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = ("phase", "way", "rail", "a", "b", "a_to_b_gb_s", "b_to_a_gb_s", "latency_us", "spread", "error")
+    writer.writerow(names)
+    for p in report.pairs:
+        writer.writerow(["" if getattr(p, n) is None else getattr(p, n) for n in names])
+    return out.getvalue()
+
+
+def pairs_markdown(report: NodePairsReport) -> str:
+    """Return pairs and findings as Markdown tables."""
+    lines = [f"## Network between {plural(len(report.nodes), 'node')}", "", "| pair | way | there | back | latency |"]
+    lines += ["| --- | --- | --- | --- | --- |"]
+    for p in report.pairs:
+        if p.phase == "pairs":
+            latency = "-" if p.latency_us is None else f"{p.latency_us:.1f} us"
+            what = f"{p.a} - {p.b}".replace("|", "/")
+            back = p.error.replace("|", "/") if p.error else rate_text(p.b_to_a_gb_s)
+            lines.append(f"| {what} | {p.way} {p.rail} | {rate_text(p.a_to_b_gb_s)} | {back} | {latency} |")
+    lines += ["", *(f"- **{f.state.value}** `{f.id}` {f.title}" for f in report.findings)]
+    return clean("\n".join(lines)) + "\n"

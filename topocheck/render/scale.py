@@ -1,0 +1,209 @@
+"""How training and collectives scale, for a person and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from topocheck.render.page import Page, Style, clean
+from topocheck.render.words import plural
+
+if TYPE_CHECKING:
+    from topocheck.tests_live.scale_types import ScalePoint, ScaleReport
+
+_BAR = 30
+HOOKS = {
+    "none": "full precision",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "powersgd": "PowerSGD rank 1",
+    "8bit_tensor": "8 bits, per tensor",
+    "8bit_channel": "8 bits, per channel",
+}
+PATTERNS = {"backend": "the backend's own", "ring": "ring", "parameter_server": "parameter server"}
+
+
+def time_text(us: float | None) -> str:
+    """Return a time with three digits and its unit."""
+    if us is None:
+        return "-"
+    if us >= 1e6:
+        return f"{us / 1e6:.3g} s"
+    return f"{us / 1e3:.3g} ms" if us >= 1000 else f"{us:.3g} us"
+
+
+def rate_text(value: float) -> str:
+    """Return a rate with three digits or whole."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def share_text(value: float | None) -> str:
+    """Return a share in percent."""
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def curves(report: ScaleReport) -> dict[tuple[str, str, str], list[ScalePoint]]:
+    """Return (curve, backend, device) -> its points in the order of their ranks."""
+    out: dict[tuple[str, str, str], list[ScalePoint]] = {}
+    for p in sorted(report.points, key=lambda p: p.ranks):
+        out.setdefault((p.curve, p.backend, p.device), []).append(p)
+    return out
+
+
+def name_of(key: tuple[str, str, str]) -> str:
+    """Return a curve's name: `training step, gloo (host memory)`."""
+    curve, backend, device = key
+    shown = "mpi (mpi4py)" if backend == "mpi" else backend
+    return f"{curve}, {shown}, {'host memory' if device == 'host' else 'GPU'}"
+
+
+def scale_text(report: ScaleReport, style: Style) -> str:
+    """Return the report of `topocheck scale` as text."""
+    page = Page(style)
+    g = report.ground
+    page.heading("Scaling")
+    where = f"{plural(g.ranks, 'rank')} on {plural(g.nodes, 'node')}, {plural(g.cores, 'core')} a node"
+    page.text(f"{where}, {g.launcher or 'started here'}; {report.wall_s:.0f} s", style="dim")
+    facts = {k: v for k, v in {**report.machine, **report.software}.items() if k != "nccl_settings"}
+    page.text(clean(", ".join(f"{k} {v}" for k, v in facts.items())), style="dim")
+    for key, points in curves(report).items():
+        _curve(page, key, points)
+    _training(page, report)
+    _buckets(page, report)
+    _patterns(page, report)
+    if report.not_applicable:
+        page.heading("Not applicable here")
+        for line in report.not_applicable:
+            page.text(clean(line), hang=2)
+    if report.not_measured:
+        page.heading("Not measured")
+        for m in report.not_measured:
+            page.text(
+                clean(f"{m.id}: {m.reason}" + (f" ({m.next_step})" if m.next_step else "")), hang=2, style="magenta"
+            )
+    page.blank()
+    page.text(report.method, style="dim")
+    return page.render()
+
+
+def _curve(page: Page, key: tuple[str, str, str], points: list[ScalePoint]) -> None:
+    page.heading(name_of(key))
+    step = key[0] == "training step"
+    most = max(p.rate for p in points)
+    head = ("ranks", "nodes", "time", points[0].unit, *(("speed-up",) if step else ()), "efficiency", "")
+    rows = []
+    for p in points:
+        bar = "#" * max(1, round(_BAR * p.rate / most))
+        rows.append(
+            (
+                str(p.ranks),
+                "-" if p.nodes is None else str(p.nodes),
+                time_text(p.time_us),
+                rate_text(p.rate),
+                *((("-" if p.speed_up is None else f"{p.speed_up:.2f}"),) if step else ()),
+                "oversubscribed" if p.oversubscribed else share_text(p.efficiency),
+                bar,
+            )
+        )
+    page.table(head, rows, right=frozenset(range(len(head) - 2)))
+    if any(p.oversubscribed for p in points):
+        page.text("more ranks than cores: they wait for each other's core, so no efficiency is claimed", style="dim")
+    if not step:
+        page.text("efficiency: busbw beside that of the fewest ranks", style="dim")
+
+
+def _training(page: Page, report: ScaleReport) -> None:
+    if not report.training:
+        return
+    page.heading("Serial, parallel and compressed training")
+    rows = []
+    for t in report.training:
+        name = "mpi (mpi4py)" if t.backend == "mpi" else t.backend
+        how = "serial" if t.ranks == 1 else HOOKS.get(t.hook, t.hook)
+        error = "-" if t.gradient_error is None else f"{t.gradient_error:.1e}"
+        ratio = "-" if t.step_ratio is None else f"{t.step_ratio:.2f}"
+        accuracy = "-" if t.accuracy is None else f"{100 * t.accuracy:.1f} %"
+        shown = "n/a" if t.step_us is None and t.why else time_text(t.step_us)
+        rows.append((name, t.device, str(t.ranks), how, shown, ratio, error, accuracy))
+    page.table(
+        ("backend", "memory", "ranks", "gradients", "step", "x full", "gradient error", "digits right"),
+        rows,
+        right=frozenset((2, 4, 5, 6, 7)),
+    )
+
+
+def _buckets(page: Page, report: ScaleReport) -> None:
+    for s in report.sweeps:
+        page.heading(f"Bucket size (bucket_cap_mb), {s.backend}, {s.device}, {plural(s.ranks, 'rank')}")
+        mine = [b for b in report.buckets if (b.backend, b.device, b.ranks) == (s.backend, s.device, s.ranks)]
+        fastest = min(b.step_us for b in mine)
+        page.table(
+            ("MiB", "step", "predicted", "beside the fastest"),
+            [
+                (
+                    f"{b.bucket_mib:g}",
+                    time_text(b.step_us),
+                    time_text(b.predicted_us),
+                    f"+{100 * (b.step_us / fastest - 1):.0f} %",
+                )
+                for b in mine
+            ],
+            right=frozenset((0, 1, 2, 3)),
+        )
+        page.text(s.text, hang=2)
+
+
+def _patterns(page: Page, report: ScaleReport) -> None:
+    if not report.patterns:
+        return
+    page.heading("One exchange of all gradients")
+    page.table(
+        ("backend", "memory", "ranks", "pattern", "time", "predicted", ""),
+        [
+            (p.backend, p.device, str(p.ranks), PATTERNS.get(p.pattern, p.pattern), time_text(p.time_us),
+             time_text(p.predicted_us), "" if p.right else "WRONG DATA")
+            for p in report.patterns
+        ],
+        right=frozenset((2, 4, 5)),
+    )  # fmt: skip
+
+
+def scale_json(report: ScaleReport) -> str:
+    """Return the report as JSON."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+
+
+def scale_csv(report: ScaleReport) -> str:
+    """Return one line a point of the curves."""
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = ("curve", "backend", "device", "ranks", "nodes", "time_us", "rate", "unit", "speed_up", "efficiency",
+             "oversubscribed")  # fmt: skip
+    writer.writerow(names)
+    for p in report.points:
+        writer.writerow(["" if getattr(p, n) is None else getattr(p, n) for n in names])
+    return out.getvalue()
+
+
+def scale_markdown(report: ScaleReport) -> str:
+    """Return curves and the training table in Markdown."""
+    lines = ["| what | ranks | time | rate | speed-up | efficiency |", "| --- | --- | --- | --- | --- | --- |"]
+    for key, points in curves(report).items():
+        for p in points:
+            speed = "-" if p.speed_up is None else f"{p.speed_up:.2f}"
+            claim = "oversubscribed" if p.oversubscribed else share_text(p.efficiency)
+            rate = f"{rate_text(p.rate)} {p.unit}"
+            lines.append(f"| {name_of(key)} | {p.ranks} | {time_text(p.time_us)} | {rate} | {speed} | {claim} |")
+    lines += ["", "| backend | ranks | gradients | step | gradient error | digits right |"]
+    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    for t in report.training:
+        error = "-" if t.gradient_error is None else f"{t.gradient_error:.1e}"
+        right = "-" if t.accuracy is None else f"{100 * t.accuracy:.1f} %"
+        how = "serial" if t.ranks == 1 else HOOKS.get(t.hook, t.hook)
+        lines.append(f"| {t.backend} {t.device} | {t.ranks} | {how} | {time_text(t.step_us)} | {error} | {right} |")
+    lines += ["", *(f"- bucket size, {s.backend} {s.device}: {s.text}" for s in report.sweeps)]
+    return clean("\n".join(lines)) + "\n"

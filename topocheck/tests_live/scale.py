@@ -1,0 +1,139 @@
+"""Runs a scaling plan: collectives, then training, over torch's backends and over MPI."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import gmtime, monotonic, strftime
+
+import msgspec
+
+from topocheck.model.measurement import Measurement, NotMeasured
+from topocheck.tests_live.collect import Ranks, environment, listen
+from topocheck.tests_live.collect import run_collectives as collectives
+from topocheck.tests_live.collectives import RankJob
+from topocheck.tests_live.mpi import mpirun_command, run_mpi
+from topocheck.tests_live.rank_child import LaunchJob
+from topocheck.tests_live.ranks import World, meet
+from topocheck.tests_live.scale_plan import collective_rows, places, split_mpi, train_rows
+from topocheck.tests_live.scale_types import Ground, ScaleOptions, ScaleReport
+from topocheck.tests_live.train_types import TrainJob, TrainRow
+
+METHOD = (
+    "Weak scaling: each rank takes the same batch. A step is zero_grad, forward, backward with the exchange of all "
+    "gradients by DDP, and SGD, of square linear layers in fp32; steps back to back, mean over ranks, median of the "
+    "samples. Efficiency is speed-up over ranks. Gradient error is |g - e| / |e| beside the exact mean. Digits: 1437 "
+    "to train, 360 to test, the same global batch for any number of ranks. MPI is mpi4py on host memory: one all_reduce "
+    "after the backward pass."
+)
+QUIET_S = 90.0
+JOIN_S = 180.0
+Tell = Callable[[str], None]
+Outcome = Measurement | NotMeasured
+
+
+def run(
+    ground: Ground, options: ScaleOptions, world: World | None, tell: Tell = lambda words: None
+) -> tuple[ScaleReport, tuple[Outcome, ...]]:
+    """Run everything; returns the report without its tables (see scale_summary) and what was measured or not."""
+    begun, taken = monotonic(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
+    software: dict[str, str] = {}
+    out: list[Outcome] = []
+    if world is not None:
+        world = meet(world)
+        # Under torchrun all would meet at the agent's store, where the keys of the first set of ranks stay.
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+
+    def heard(kind: str, words: str) -> None:
+        if kind == "measured":
+            tell(words)
+
+    swept = collective_rows(ground, options)
+    torch_rows, mpi_rows = (tuple(r for r in swept if (r.backend == "mpi") == mpi) for mpi in (False, True))
+    trained, trained_mpi = split_mpi(train_rows(ground, options))
+    gpus = ground.gpus if any(d == "gpu" for _, d in places(ground, options)[0]) else ()
+    out += collectives(torch_rows, world=_next(world, 1), local_gpus=gpus, heard=heard, software=software)
+    out += _training(trained, _next(world, 2), gpus, software, heard)
+    if mpi_rows:
+        out += run_mpi(mpi_rows, world=world, software=software)
+    if trained_mpi:
+        out += _training_mpi(trained_mpi, world, software, heard)
+    report = ScaleReport(
+        taken_at=taken,
+        ground=ground,
+        options=options,
+        software=software,
+        method=METHOD,
+        not_applicable=tuple(places(ground, options)[1]),
+        wall_s=round(monotonic() - begun, 2),
+    )
+    return report, tuple(out)
+
+
+def _next(world: World | None, step: int) -> World | None:
+    """Return the world with another port: the one of the last set of ranks may still be held by the kernel."""
+    if world is None:
+        return None
+    return msgspec.structs.replace(world, port=world.port + step)
+
+
+def _training(
+    rows: tuple[TrainRow, ...],
+    world: World | None,
+    gpus: tuple[str, ...],
+    software: dict[str, str],
+    heard: Callable[[str, str], None],
+) -> Iterator[Outcome]:
+    if not rows:
+        return
+    local = max(r.ranks for r in rows) if world is None else 0
+    with tempfile.TemporaryDirectory(prefix="topocheck-") as folder:
+        told = Path(folder) / "rows"
+        told.write_bytes(msgspec.json.encode(TrainJob(rows=rows)))
+        job = LaunchJob(ranks=RankJob(rows=(), events="", local_gpus=gpus, timeout_s=QUIET_S - 10), local_ranks=local)
+
+        def argv(path: str) -> list[str]:
+            return [sys.executable, "-m", "topocheck.tests_live.train_child", "{fd}", path, str(told)]
+
+        yield from _heard(Ranks(rows, job, environment(world), heard, argv), software)
+
+
+def _training_mpi(
+    rows: tuple[TrainRow, ...], world: World | None, software: dict[str, str], heard: Callable[[str, str], None]
+) -> Iterator[Outcome]:
+    why = ""
+    if importlib.util.find_spec("mpi4py") is None:
+        why = "mpi4py is not installed: pip install 'topocheck-gpu[mpi]'"
+    elif world is None and shutil.which("mpirun") is None:
+        why = "mpirun is not on the PATH, and this process was started by no MPI launcher"
+    if why:
+        yield from (NotMeasured(id=r.id, reason=why) for r in rows)
+        return
+    with tempfile.TemporaryDirectory(prefix="topocheck-") as folder:
+        told = Path(folder) / "rows"
+        told.write_bytes(msgspec.json.encode(TrainJob(rows=rows)))
+        job = LaunchJob(ranks=RankJob(rows=(), events="", timeout_s=QUIET_S - 10))
+        start = mpirun_command(max(r.ranks for r in rows)) if world is None else []
+
+        def argv(path: str) -> list[str]:
+            return [*start, sys.executable, "-m", "topocheck.tests_live.train_child", "mpi", path, str(told)]
+
+        yield from _heard(Ranks(rows, job, environment(world), heard, argv), software)
+
+
+def _heard(ranks: Ranks, software: dict[str, str]) -> Iterator[Outcome]:
+    try:
+        yield from listen(ranks, QUIET_S, JOIN_S)
+        software.update(ranks.software)
+    finally:
+        ranks.close()
+
+
+def cores_here() -> int:
+    """Return how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0))

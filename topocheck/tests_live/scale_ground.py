@@ -1,0 +1,75 @@
+"""What the ranks of a scaling run stand on: how many, on which nodes, with what."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from topocheck.tests_live.meeting import Meeting, node_here
+from topocheck.tests_live.ranks import LaunchError, World
+from topocheck.tests_live.scale import cores_here
+from topocheck.tests_live.scale_types import Ground
+
+
+class _Word(msgspec.Struct, frozen=True):
+    """What each rank says of itself."""
+
+    node: str
+    cores: int
+    gpus: int
+
+
+def local_ground(gpus: tuple[str, ...], ranks: int = 0) -> Ground:
+    """Return the ground of ranks that are started here: `ranks`, or one per GPU, or two."""
+    return Ground(ranks=ranks or max(len(gpus), 2), cores=cores_here(), gpus=gpus)
+
+
+def common_ground(world: World, gpus: tuple[str, ...], deadline_s: float = 60.0) -> Ground:
+    """Return the ground of a launcher's ranks, the same on all of them but for the addresses of their GPUs.
+
+    GPUs take part where every node has one for each of its ranks.
+
+    Raises:
+        LaunchError: a rank did not come; names it.
+    """
+    meeting = Meeting(world, deadline_s)
+    word = _Word(node_here(world), cores_here(), len(gpus))
+    meeting.put(f"ground/{world.rank}", msgspec.json.encode(word))
+    if world.rank == 0:
+        words = []
+        for rank in range(world.size):
+            text = meeting.get(f"ground/{rank}", deadline_s)
+            if text is None:
+                meeting.put("ground", msgspec.json.encode(f"rank {rank} did not come within {deadline_s:.0f} s"))
+                raise LaunchError(f"rank {rank} did not come within {deadline_s:.0f} s")
+            words.append(msgspec.json.decode(text, type=_Word))
+        meeting.put("ground", msgspec.json.encode(ground_of(words, world.launcher)))
+        # The store lives in this process: the others must have read it before another takes its port.
+        for rank in range(1, world.size):
+            meeting.get(f"read/{rank}", deadline_s)
+    text = meeting.get("ground", deadline_s + 10)
+    if text is None:
+        raise LaunchError(f"rank 0 said nothing within {deadline_s + 10:.0f} s")
+    said = msgspec.json.decode(text, type=Ground | str)
+    meeting.put(f"read/{world.rank}", b"1")
+    if isinstance(said, str):
+        raise LaunchError(said)
+    return msgspec.structs.replace(said, gpus=gpus if said.gpus else ())
+
+
+def ground_of(words: list[_Word], launcher: str) -> Ground:
+    """Return what the ranks' words amount to."""
+    nodes = Counter(w.node for w in words)
+    per = set(nodes.values())
+    block = next(iter(per)) if len(per) == 1 else 0
+    in_blocks = block and all(len({w.node for w in words[i : i + block]}) == 1 for i in range(0, len(words), block))
+    enough = all(w.gpus >= nodes[w.node] for w in words)
+    return Ground(
+        ranks=len(words),
+        nodes=len(nodes),
+        ranks_per_node=block if in_blocks else 0,
+        cores=min(w.cores for w in words),
+        gpus=("all",) if enough else (),
+        launcher=launcher,
+    )

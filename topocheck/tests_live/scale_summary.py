@@ -1,0 +1,253 @@
+"""From what was measured to the tables of a scaling run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from topocheck.model.measurement import Measurement, NotMeasured
+from topocheck.tests_live.bucket_model import step_seconds
+from topocheck.tests_live.cost_model import Line, fit_line
+from topocheck.tests_live.scale_plan import most_ranks, places, train_rows
+from topocheck.tests_live.scale_types import (
+    BucketPoint,
+    BucketSweep,
+    Ground,
+    PatternRow,
+    ScalePoint,
+    ScaleReport,
+    TrainingRow,
+)
+from topocheck.tests_live.train_patterns import predicted_seconds
+from topocheck.tests_live.train_types import MIB, layers_of
+
+
+def summarize(report: ScaleReport, outcomes: Sequence[Measurement | NotMeasured]) -> ScaleReport:
+    """Return the report with its tables."""
+    measured = tuple(o for o in outcomes if isinstance(o, Measurement))
+    missing = tuple(o for o in outcomes if isinstance(o, NotMeasured))
+    by_id = {m.id: m for m in measured}
+    lines = all_reduce_lines(measured)
+    points = tuple(_collective_points(report.ground, measured)) + tuple(_step_points(report, by_id))
+    buckets, sweeps = _buckets(report, by_id, lines)
+    return msgspec.structs.replace(
+        report,
+        points=points,
+        training=tuple(_training(report, by_id, missing)),
+        buckets=buckets,
+        sweeps=sweeps,
+        patterns=tuple(_patterns(by_id, lines)),
+        not_applicable=report.not_applicable + tuple(m.reason for m in _distinct(missing) if not m.required),
+        not_measured=tuple(m for m in missing if m.required),
+        measurements=measured,
+    )
+
+
+def _distinct(missing: Sequence[NotMeasured]) -> list[NotMeasured]:
+    return list({m.reason: m for m in missing}.values())
+
+
+def all_reduce_lines(measured: Sequence[Measurement]) -> dict[tuple[str, int], Line]:
+    """Return (backend, ranks) -> the cost of one all_reduce, from the sweeps of three sizes or more."""
+    points: dict[tuple[str, int], dict[int, float]] = {}
+    for m in measured:
+        if m.kind == "collective" and m.collective == "all_reduce" and m.time_us and m.backend and m.ranks:
+            points.setdefault((m.backend, m.ranks), {})[m.size_bytes] = m.time_us / 1e6
+    return {k: fit_line(sorted(p.items())) for k, p in points.items() if len(p) >= 3}
+
+
+def oversubscribed(ground: Ground, device: str, ranks: int) -> bool:
+    """Tell whether a node has more ranks of host memory than cores for them."""
+    return device == "host" and min(ranks, ground.ranks_per_node or ranks) > ground.cores
+
+
+def _nodes(ground: Ground, ranks: int) -> int | None:
+    if ground.nodes == 1:
+        return 1
+    per = ground.ranks_per_node
+    return ranks // per if per and ranks % per == 0 else None
+
+
+def _collective_points(ground: Ground, measured: Sequence[Measurement]) -> list[ScalePoint]:
+    largest: dict[tuple[str, int], Measurement] = {}
+    sizes = {m.size_bytes for m in measured if m.kind == "collective"}
+    for m in measured:
+        if m.kind != "collective" or m.mode != "back_to_back" or not m.backend or not m.ranks:
+            continue
+        kept = largest.get((m.backend, m.ranks))
+        if kept is None or m.size_bytes > kept.size_bytes:
+            largest[m.backend, m.ranks] = m
+    out = []
+    first: dict[str, float] = {}
+    for (backend, ranks), m in sorted(largest.items()):
+        if m.size_bytes < max(sizes) / 2 or not m.busbw_gb_s or m.time_us is None:
+            continue
+        device = "gpu" if backend == "nccl" else "host"
+        over = oversubscribed(ground, device, ranks)
+        base = first.setdefault(backend, m.busbw_gb_s)
+        out.append(
+            ScalePoint(
+                curve=str(m.collective),
+                backend=backend,
+                device=device,
+                ranks=ranks,
+                nodes=_nodes(ground, ranks),
+                time_us=m.time_us,
+                spread=m.spread,
+                rate=m.busbw_gb_s,
+                unit="GB/s busbw",
+                efficiency=None if over else m.busbw_gb_s / base,
+                oversubscribed=over,
+            )
+        )
+    return out
+
+
+def _step_points(report: ScaleReport, by_id: dict[str, Measurement]) -> list[ScalePoint]:
+    out = []
+    serial: dict[tuple[str, str], float] = {}
+    for row in train_rows(report.ground, report.options):
+        m = by_id.get(f"{row.id}:train_step")
+        if m is None or row.kind != "step" or not row.id.endswith(":step"):
+            continue
+        rate = row.ranks * row.batch / m.median * 1e6
+        if row.ranks == 1:
+            serial[row.backend, row.device] = rate
+        base = serial.get((row.backend, row.device))
+        over = oversubscribed(report.ground, row.device, row.ranks)
+        claim = base is not None and not over
+        out.append(
+            ScalePoint(
+                curve="training step",
+                backend=row.backend,
+                device=row.device,
+                ranks=row.ranks,
+                nodes=_nodes(report.ground, row.ranks),
+                time_us=m.median,
+                spread=m.spread,
+                rate=rate,
+                unit="samples/s",
+                speed_up=rate / base if base else None,
+                efficiency=rate / base / row.ranks if claim and base else None,
+                oversubscribed=over,
+            )
+        )
+    return out
+
+
+def _training(report: ScaleReport, by_id: dict[str, Measurement], missing: Sequence[NotMeasured]) -> list[TrainingRow]:
+    """Return serial, parallel and compressed training side by side."""
+    rows = {r.id: r for r in train_rows(report.ground, report.options)}
+    why = {m.id: m.reason for m in missing}
+    out = []
+    for backend, device in places(report.ground, report.options)[0]:
+        most = most_ranks(report.ground, device)
+        stem = f"scale:train:{backend}:{device}"
+        plain = by_id.get(f"{stem}:{most}:step:train_step")
+        for ranks, hook in [(1, "none"), *((most, h) for h in report.options.hooks if most > 1)]:
+            step = f"{stem}:{ranks}:" + ("step" if hook == "none" else f"hook {hook}")
+            digits = f"{stem}:{ranks}:" + ("digits" if hook == "none" else f"digits {hook}")
+            if step not in rows:
+                continue
+            took, error = by_id.get(f"{step}:train_step"), by_id.get(f"{step}:gradient_error")
+            accuracy, epoch = by_id.get(f"{digits}:accuracy"), by_id.get(f"{digits}:epoch")
+            out.append(
+                TrainingRow(
+                    backend=backend,
+                    device=device,
+                    ranks=ranks,
+                    hook=hook,
+                    step_us=took.median if took else None,
+                    step_ratio=took.median / plain.median if took and plain and ranks > 1 else None,
+                    gradient_error=error.median if error else None,
+                    accuracy=accuracy.median if accuracy else None,
+                    epoch_us=epoch.median if epoch else None,
+                    why=why.get(step, why.get(digits, "")),
+                )
+            )
+    return out
+
+
+def _buckets(
+    report: ScaleReport, by_id: dict[str, Measurement], lines: dict[tuple[str, int], Line]
+) -> tuple[tuple[BucketPoint, ...], tuple[BucketSweep, ...]]:
+    points: list[BucketPoint] = []
+    sweeps: list[BucketSweep] = []
+    for row in train_rows(report.ground, report.options):
+        m = by_id.get(f"{row.id}:train_step")
+        if not row.bucket_mib or m is None:
+            continue
+        stem = f"scale:train:{row.backend}:{row.device}:1:step"
+        serial, backward = by_id.get(f"{stem}:train_step"), by_id.get(f"{stem}:backward")
+        line = lines.get((row.backend, row.ranks)) if (row.backend, row.device) != ("gloo", "gpu") else None
+        predicted = None
+        if serial and backward and line:
+            width, count = layers_of(row.gradient_bytes)
+            predicted = 1e6 * step_seconds(
+                [4 * width * width] * count,
+                row.bucket_mib * MIB,
+                serial_s=serial.median / 1e6,
+                backward_s=backward.median / 1e6,
+                alpha_s=line.alpha,
+                rate=line.beta,
+            )
+        points.append(
+            BucketPoint(
+                backend=row.backend,
+                device=row.device,
+                ranks=row.ranks,
+                bucket_mib=row.bucket_mib,
+                step_us=m.median,
+                spread=m.spread,
+                predicted_us=predicted,
+            )
+        )
+    for key in dict.fromkeys((p.backend, p.device, p.ranks) for p in points):
+        mine = [p for p in points if (p.backend, p.device, p.ranks) == key]
+        best = min(mine, key=lambda p: p.step_us)
+        foreseen = [(p.predicted_us, p.bucket_mib) for p in mine if p.predicted_us is not None]
+        near = [p.bucket_mib for p in mine if p.step_us <= 1.02 * best.step_us]
+        text = f"fastest {best.bucket_mib:g} MiB ({best.step_us / 1000:.2f} ms a step)"
+        if len(near) > 1:
+            text += f"; {min(near):g} to {max(near):g} MiB are within 2 % of it"
+        if foreseen:
+            took, mib = min(foreseen)
+            text += f"; the cost model said {mib:g} MiB ({took / 1000:.2f} ms)"
+        sweeps.append(
+            BucketSweep(
+                backend=key[0],
+                device=key[1],
+                ranks=key[2],
+                best_mib=best.bucket_mib,
+                predicted_mib=min(foreseen)[1] if foreseen else None,
+                text=text,
+            )
+        )
+    return tuple(points), tuple(sweeps)
+
+
+def _patterns(by_id: dict[str, Measurement], lines: dict[tuple[str, int], Line]) -> list[PatternRow]:
+    out = []
+    for m in by_id.values():
+        if m.kind != "pattern" or not m.backend or not m.ranks:
+            continue
+        line = lines.get((m.backend, m.ranks)) if (m.backend, m.placement) != ("gloo", "gpu") else None
+        predicted = None
+        if line and m.mode != "backend":
+            # One all_reduce's alpha and algbw hold 2(n-1) hops and 2(n-1)/n of the bytes on a link (ring).
+            n = m.ranks
+            hop, rate = line.alpha / (2 * (n - 1)), line.beta * 2 * (n - 1) / n
+            predicted = 1e6 * predicted_seconds(str(m.mode), n, m.size_bytes, hop, rate)
+        out.append(
+            PatternRow(
+                backend=m.backend,
+                device=m.placement,
+                ranks=m.ranks,
+                pattern=str(m.mode),
+                time_us=m.median,
+                predicted_us=predicted,
+                right=m.verified is not False,
+            )
+        )
+    return out

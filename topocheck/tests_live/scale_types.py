@@ -1,0 +1,156 @@
+"""What a scaling run is asked for, and what comes of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from topocheck.model.measurement import Measurement, NotMeasured
+from topocheck.tests_live.train_types import HOOKS, MIB
+
+
+class ScaleOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is run.
+
+    Attributes:
+        backends: nccl, gloo, mpi.
+        ranks: most ranks; 0 for all of the launcher, else one per GPU, or 2.
+        gradient_bytes, collective_bytes: 0 for 25 MiB of host memory, 256 MiB of a GPU's.
+        batch: samples a rank takes in one step.
+        hooks: compression, of HOOKS.
+        buckets_mib: bucket sizes of the sweep; None for a usual set, empty for no sweep.
+        digits, patterns: whether to run them.
+        samples, sample_s: timed samples of each row, seconds of one.
+    """
+
+    backends: tuple[str, ...] = ()
+    ranks: int = 0
+    collective: str = "all_reduce"
+    collective_bytes: int = 0
+    gradient_bytes: int = 0
+    batch: int = 0
+    hooks: tuple[str, ...] = HOOKS
+    buckets_mib: tuple[float, ...] | None = None
+    digits: bool = True
+    patterns: bool = True
+    samples: int = 5
+    sample_s: float = 0.2
+
+
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ranks stand on.
+
+    Attributes:
+        ranks: all there are.
+        nodes: how many nodes they are on; ranks_per_node where each has the same, in blocks, else 0.
+        cores: CPUs this process may use on its node.
+        gpus: addresses of the GPUs of this node that take part, one per local rank.
+        launcher: empty where topocheck starts the ranks itself.
+    """
+
+    ranks: int
+    nodes: int = 1
+    ranks_per_node: int = 0
+    cores: int = 1
+    gpus: tuple[str, ...] = ()
+    launcher: str = ""
+
+
+class ScalePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of ranks on one curve.
+
+    Attributes:
+        curve: what is scaled: `all_reduce`, `training step`.
+        nodes: nodes that these ranks fill; None where they fill no whole number of nodes.
+        rate, unit: samples/s of all ranks together, or busbw in GB/s.
+        speed_up, efficiency: of a step, beside one rank; of a collective, busbw beside the fewest ranks. None where no
+            claim is made.
+        oversubscribed: more ranks of host memory than cores.
+    """
+
+    curve: str
+    backend: str
+    device: str
+    ranks: int
+    nodes: int | None = None
+    time_us: float
+    spread: float = 0.0
+    rate: float
+    unit: str
+    speed_up: float | None = None
+    efficiency: float | None = None
+    oversubscribed: bool = False
+
+
+class TrainingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Serial, parallel or compressed training, side by side. None where it was not measured; `why` says it."""
+
+    backend: str
+    device: str
+    ranks: int
+    hook: str
+    step_us: float | None = None
+    step_ratio: float | None = None
+    gradient_error: float | None = None
+    accuracy: float | None = None
+    epoch_us: float | None = None
+    why: str = ""
+
+
+class BucketPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One bucket size."""
+
+    backend: str
+    device: str
+    ranks: int
+    bucket_mib: float
+    step_us: float
+    spread: float = 0.0
+    predicted_us: float | None = None
+
+
+class BucketSweep(msgspec.Struct, frozen=True, kw_only=True):
+    """The sweep of one backend: the fastest size, the one the cost model predicted, and what it knew."""
+
+    backend: str
+    device: str
+    ranks: int
+    best_mib: float
+    predicted_mib: float | None = None
+    text: str = ""
+
+
+class PatternRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange of all gradients."""
+
+    backend: str
+    device: str
+    ranks: int
+    pattern: str
+    time_us: float
+    predicted_us: float | None = None
+    right: bool = True
+
+
+class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A scaling run; `topocheck scale --format json` prints it."""
+
+    schema_version: int = 1
+    taken_at: str = ""
+    ground: Ground
+    options: ScaleOptions
+    machine: dict[str, str] = {}
+    software: dict[str, str] = {}
+    method: str = ""
+    points: tuple[ScalePoint, ...] = ()
+    training: tuple[TrainingRow, ...] = ()
+    buckets: tuple[BucketPoint, ...] = ()
+    sweeps: tuple[BucketSweep, ...] = ()
+    patterns: tuple[PatternRow, ...] = ()
+    not_applicable: tuple[str, ...] = ()
+    not_measured: tuple[NotMeasured, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    wall_s: float = 0.0
+
+
+DEFAULT_HOST_BYTES = 25 * MIB
+DEFAULT_GPU_BYTES = 256 * MIB
