@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.stubs.build import build_library, run_python
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.rows import HOST, CopyRow, Transfer
 from topocheck.tests_live.supervise import Process, run_group, start_child
@@ -136,3 +137,34 @@ def test_events_that_come_in_pieces_are_joined() -> None:
         assert [p.event(time.monotonic() + 10) for _ in range(3)] == [{"a": 1}, {"a": 2}, None]
     finally:
         assert p.end()
+
+
+def test_what_has_come_is_taken_though_no_time_is_left() -> None:
+    """The watch looks in between two rows and must not wait, nor miss what already lies in the pipe."""
+    code = "import os,sys,time; os.write(int(sys.argv[1]), b'{\"a\":1}\\n{\"a\":2}\\n'); time.sleep(60)"
+    p = Process([sys.executable, "-c", code, "{fd}"])
+    try:
+        assert p.event(time.monotonic() + 30) == {"a": 1}
+        assert p.event(time.monotonic() - 1) == {"a": 2}
+        with pytest.raises(TimeoutError):
+            p.event(time.monotonic() - 1)
+    finally:
+        assert p.end()
+
+
+def test_watch_takes_the_looks_of_its_child(tmp_path: Path) -> None:
+    """A real watch on the stand-in for NVML: its looks arrive in the parent, with the GPU's address."""
+    code = (
+        "import time\n"
+        "from topocheck.tests_live.watch import Watch, device_states\n"
+        "devices = {0: '0000:18:00.0'}\n"
+        "w = Watch(devices)\n"
+        "end = time.monotonic() + 20\n"
+        "while len(w.looks) < 3 and time.monotonic() < end:\n"
+        "    time.sleep(0.05); w.collect()\n"
+        "w.close()\n"
+        "print(len(w.looks) >= 3, device_states(w.looks, devices, {})[0].samples >= 3)\n"
+    )
+    libraries = build_library("nvml_stub.c", tmp_path, "libnvidia-ml.so.1")
+    said = run_python(code, libraries=libraries)
+    assert said.stdout.split() == ["True", "True"], said.stderr

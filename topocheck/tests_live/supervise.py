@@ -75,9 +75,9 @@ class Process:
             if self._closed:
                 return None
             left = deadline - monotonic()
-            if left <= 0:
-                raise TimeoutError
-            if not self._selector.select(left):
+            if not self._selector.select(max(0.0, left)):
+                if left <= 0:
+                    raise TimeoutError
                 continue
             data = os.read(self.read_fd, 1 << 16)
             self._closed = not data
