@@ -119,7 +119,8 @@ def _machine(report: Report) -> str:
     if product:
         parts.append(product)
     if known(system.hypervisor):
-        parts.append(f"{system.hypervisor} guest")
+        unnamed = system.hypervisor == "unknown"
+        parts.append("guest of an unnamed hypervisor" if unnamed else f"{system.hypervisor} guest")
     elif system.hypervisor.reason is Reason.ABSENT:
         parts.append("no hypervisor seen")
     if known(system.container):

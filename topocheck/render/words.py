@@ -51,7 +51,8 @@ def gpu_connection(topology: Topology) -> str:
     if len(pairs) == 1:
         only = next(iter(pairs))
         through = " (NVSwitch)" if switched and only.startswith("NV") else ""
-        return f"{only} between all {len(gpus)} GPUs{through}"
+        which = "the two" if len(gpus) == 2 else f"all {len(gpus)}"
+        return f"{only} between {which} GPUs{through}"
     return ", ".join(f"{c} for {n} pairs" if n != 1 else f"{c} for 1 pair" for c, n in sorted(pairs.items()))
 
 

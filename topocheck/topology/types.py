@@ -1,4 +1,4 @@
-"""What the topology room makes of the facts. Immutable; JSON names are those of docs/json.md."""
+"""What the topology room makes of the facts. Immutable; JSON names are those of model/document.py."""
 
 from __future__ import annotations
 
