@@ -26,9 +26,9 @@ def planted() -> dict[str, planting.Fault]:
 @pytest.fixture(scope="module")
 def fleet(planted: dict[str, planting.Fault]) -> Fleet:
     """A fleet of some hundred healthy nodes and one of each fault, in any order."""
-    texts = [fleets.report(fleets.record(i), "x") for i in range(HEALTHY)]
+    texts = [fleets.direct_report(i) for i in range(HEALTHY)]
     reports = [fleets.copy_of(texts[i % HEALTHY], i % HEALTHY, i) for i in range(COPIES)]
-    reports += [fleets.report(fleets.record(int(name[4:]), f), "x") for name, f in planted.items()]
+    reports += [fleets.direct_report(int(name[4:]), f) for name, f in planted.items()]
     random.Random(1).shuffle(reports)
     collection = Collection()
     for text in reports:
