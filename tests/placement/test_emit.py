@@ -14,11 +14,11 @@ from tests.placement.machines import cached, look
 from topocheck.host.hostlist import expand_hostlist
 from topocheck.placement.blocks import NodePlace, blocks, tree
 from topocheck.placement.gres import gres
-from topocheck.placement.hostlist import compress
 from topocheck.placement.launch import rankfile_lines
 from topocheck.placement.nccl_env import suggestions
 from topocheck.placement.plan import plan
 from topocheck.render import emit
+from topocheck.render.hostlist import compress
 
 _GRES = re.compile(
     r"NodeName=\S+ Name=gpu Type=[a-z0-9_]+ File=/dev/nvidia\d+( Cores=[\d,-]+)?( Links=-?\d+(,-?\d+)*)?"

@@ -11,6 +11,7 @@ from topocheck.model.system import NumaFacts, NumaNode
 from topocheck.placement import launch
 from topocheck.placement.cores import core_map, cores_of, share
 from topocheck.placement.plan import plan
+from topocheck.render.emit import numactl_words
 
 
 def _numa(cores: int, packages: dict[str, str], *nodes: str) -> NumaFacts:
@@ -86,7 +87,7 @@ def test_memory_of_a_gpu_is_never_the_memory_node() -> None:
         with_cpus = {int(n["id"]) for n in load(name)["numa"] if n.get("cpus")}
         assert p.bindings
         assert {b.memory_node for b in p.bindings} <= with_cpus
-        assert "--membind=0" in launch.numactl_words(p.bindings[0])
+        assert "--membind=0" in numactl_words(p.bindings[0])
 
 
 def test_more_and_fewer_ranks_than_gpus() -> None:

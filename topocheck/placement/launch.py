@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topocheck.placement.cores import cpus_of
-from topocheck.placement.plan import Binding, Plan
+from topocheck.placement.plan import Plan
 
 LAUNCHERS = ("srun", "mpirun", "torchrun")
 
@@ -86,14 +86,3 @@ def rankfile_lines(plan: Plan, hosts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(
         f"rank {k * n + b.local_rank}={host} slot={b.slot}" for k, host in enumerate(hosts) for b in plan.bindings
     )
-
-
-def numactl_words(b: Binding) -> str:
-    """Return the numactl call of one local rank; empty where nothing is known to bind to.
-
-    Memory is bound to the NUMA node of the CPUs, so never to the memory of a GPU that is a node of its own.
-    """
-    if not b.cpus:
-        return ""
-    memory = f"--membind={b.memory_node}" if b.memory_node is not None else "--localalloc"
-    return f"numactl --physcpubind={b.cpus} {memory}"

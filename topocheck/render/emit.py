@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import topocheck
-from topocheck.placement.hostlist import compress
-from topocheck.placement.launch import numactl_words
+from topocheck.render.hostlist import compress
 from topocheck.render.page import clean
 
 if TYPE_CHECKING:
     from topocheck.placement.blocks import Blocks, Tree
     from topocheck.placement.gres import Gres
     from topocheck.placement.nccl_env import Suggestion
-    from topocheck.placement.plan import Plan
+    from topocheck.placement.plan import Binding, Plan
 
 
 def _head(what: str, facts: str, source: str) -> list[str]:
@@ -153,3 +152,14 @@ def numactl_script(plan: Plan, source: str) -> str:
         "esac",
     ]
     return _text(out)
+
+
+def numactl_words(b: Binding) -> str:
+    """Return the numactl call of one local rank; empty where nothing is known to bind to.
+
+    Memory is bound to the NUMA node of the CPUs, so never to the memory of a GPU that is a node of its own.
+    """
+    if not b.cpus:
+        return ""
+    memory = f"--membind={b.memory_node}" if b.memory_node is not None else "--localalloc"
+    return f"numactl --physcpubind={b.cpus} {memory}"
