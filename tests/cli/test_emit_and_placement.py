@@ -13,6 +13,7 @@ from tests.cli.commands import run
 from tests.cli.test_fleet import report
 from tests.compare.facts import device, gpu
 from tests.conftest import require_program
+from tests.support.slurm import free_ports
 from tests.support.snapshots import write_snapshot
 from topocheck.cli.emit import emit
 from topocheck.cli.placement import placement
@@ -134,3 +135,31 @@ def test_placement_outside_a_job_shows_the_plan(recording: Path) -> None:
     assert ran.code == 0
     assert "no rank of a job" in ran.out
     assert "60-71,156-167" in ran.out
+
+
+@pytest.mark.torch
+def test_rank_0_of_a_job_shows_all_ranks() -> None:
+    import os
+    import subprocess
+    import sys
+
+    pytest.importorskip("torch")
+    code = (
+        "import sys, typer; from topocheck.cli.placement import placement; "
+        "app = typer.Typer(); app.command()(placement); app(['--format', 'json'])"
+    )
+    [port] = free_ports(1)
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "OMPI", "PMI"))}
+    common = {**keep, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**common, "RANK": str(i), "LOCAL_RANK": str(i), "SLURMD_NODENAME": f"node{i}"},
+            stdout=subprocess.PIPE,
+        )
+        for i in range(2)
+    ]
+    said = [r.communicate(timeout=120)[0] for r in ranks]
+    found = json.loads(said[0])["ranks"]
+    assert [(r["rank"], r["node"]) for r in found] == [(0, "node0"), (1, "node1")]
+    assert said[1] == b""

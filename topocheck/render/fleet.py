@@ -52,8 +52,9 @@ def fleet_text(fleet: Fleet, style: Style, *, all_: bool = False) -> str:
     page = Page(style)
     limit = 1 << 30 if all_ else MAX_LINES
     page.line((f"topocheck {topocheck.__version__}: {plural(fleet.nodes, 'node')}", "bold"), f", {_verdict(fleet)}")
-    for kind in fleet.kinds:
+    for kind in fleet.kinds[:limit]:
         _kind(kind, page, limit)
+    _rest(len(fleet.kinds), limit, page)
     if fleet.odd:
         _odd(fleet, page, limit)
     if fleet.rails:

@@ -80,6 +80,8 @@ def placement_text(
     for note in plan.notes:
         page.text(note, style="dim", hang=2)
     for launcher, lines in options.items():
+        if not lines:
+            continue
         page.heading(launcher)
         for line in lines:
             # A command is never wrapped: it is there to be copied.
