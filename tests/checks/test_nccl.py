@@ -212,11 +212,6 @@ def test_passing_over_nvlink_faults() -> None:
     assert state("nccl.disabled-p2p-ignored", with_env(HGX, NCCL_IGNORE_DISABLED_P2P="0")) is State.NOT_APPLICABLE
 
 
-def test_a_topology_file_that_was_not_read_is_unknown() -> None:
-    assert one("nccl.topo-file", with_env(HGX, NCCL_TOPO_FILE="/opt/topo.xml")).state is State.UNKNOWN
-    assert state("nccl.topo-file", healthy(HGX)) is State.NOT_APPLICABLE
-
-
 @run_settings(max_examples=25, deadline=None)
 @given(st.text(max_size=40))
 def test_any_value_of_any_setting_is_judged(value: str) -> None:

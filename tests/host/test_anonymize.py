@@ -313,6 +313,35 @@ def test_users() -> None:
     assert after["process:"]["uid"] == 1000
 
 
+def test_topology_file_of_nccl() -> None:
+    """NCCL writes a GUID's bytes in the order of memory, and both numbers without leading zeros (xml.cc, `%lx`)."""
+    guid = "0c42:a103:0012:3456"
+    xml = (
+        '<system version="1">\n  <cpu host_hash="0x9c5f81a3b2d4e6f" numaid="0" familyid="6">\n'
+        '    <nic>\n      <net name="mlx5_0" guid="0x56341200' + '03a1420c" gdr="1"/>\n'
+        '      <net name="eth0" guid="0x0"/>\n    </nic>\n  </cpu>\n</system>\n'
+    )
+    after = anonymize(
+        {
+            "environ:": {"NCCL_TOPO_FILE": "/scratch/alice/topo.xml"},
+            "process:": {"home": "/home/alice"},
+            "read:/scratch/alice/topo.xml": xml.encode(),
+            "read:/sys/class/infiniband/mlx5_0/sys_image_guid": guid.encode(),
+        },
+        SECRET,
+    )
+    path = after["environ:"]["NCCL_TOPO_FILE"]
+    text = after[f"read:{path}"].decode()
+    assert "alice" not in path
+    assert "9c5f81a3b2d4e6f" not in text
+    assert 'numaid="0" familyid="6"' in text
+    assert 'name="mlx5_0"' in text
+    assert 'guid="0x0"' in text
+    written = int(re.findall(r'guid="0x([0-9a-f]+)"', text)[0], 16).to_bytes(8, "little")
+    told = after["read:/sys/class/infiniband/mlx5_0/sys_image_guid"].decode().replace(":", "")
+    assert written.hex() == told != guid.replace(":", "")
+
+
 def test_root_stays() -> None:
     assert one("process:", {"home": "/root"}) == {"home": "/root"}
 

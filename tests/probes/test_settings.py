@@ -9,6 +9,7 @@ from topocheck.model.base import Reason
 from topocheck.model.system import Setting
 from topocheck.probes.settings import in_force, parse_conf, read
 
+DEFAULT = "/var/run/nvidia-topologyd/virtualTopology.xml"  # NCCL's src/graph/topo.cc
 ABSENT = HostError(Reason.ABSENT, "ENOENT")
 DENIED = HostError(Reason.DENIED, "EACCES")
 
@@ -116,7 +117,42 @@ def test_environment_that_cannot_be_read_loses_only_itself():
 def test_file_is_asked_for_settings_only():
     backend = Answers({"environ:": {}, "process:": {"home": "/h"}})
     read(Host(backend, "test"))
-    assert backend.asked == ["environ:", "process:", "conf:/h/.nccl.conf", "conf:/etc/nccl.conf"]
+    assert backend.asked == ["environ:", "process:", "conf:/h/.nccl.conf", "conf:/etc/nccl.conf", f"read:{DEFAULT}"]
+
+
+def with_topo(environ, files, system=ABSENT):
+    reads = {f"read:{path}": answer for path, answer in files.items()}
+    return read(host_of({"environ:": environ, "process:": {"home": "/"}, "conf:/etc/nccl.conf": system, **reads}))
+
+
+def test_topology_file_of_the_environment_and_of_a_file():
+    facts = with_topo({"NCCL_TOPO_FILE": "/opt/t.xml"}, {"/opt/t.xml": b"<system/>", DEFAULT: b"<other/>"})
+    assert (facts.topo_file_path, facts.topo_file) == ("/opt/t.xml", "<system/>")
+    facts = with_topo({}, {"/opt/u.xml": b"<system/>"}, ["1\tNCCL_TOPO_FILE=/opt/u.xml"])
+    assert (facts.topo_file_path, facts.topo_file) == ("/opt/u.xml", "<system/>")
+
+
+def test_default_topology_file_counts_where_the_setting_is_unset():
+    facts = with_topo({}, {DEFAULT: b"<system version='1'/>"})
+    assert (facts.topo_file_path, facts.topo_file) == (DEFAULT, "<system version='1'/>")
+    facts = with_topo({}, {DEFAULT: ABSENT})
+    assert facts.topo_file_path == ""
+    assert facts.topo_file.reason is Reason.ABSENT
+    # getenv gives an empty text, which is not NULL: NCCL tries that name and not the default.
+    facts = with_topo({"NCCL_TOPO_FILE": ""}, {DEFAULT: b"<system/>"}, ["1\tNCCL_TOPO_FILE=/opt/u.xml"])
+    assert facts.topo_file_path == ""
+
+
+def test_topology_file_that_cannot_be_had_says_why():
+    facts = with_topo({"NCCL_TOPO_FILE": "/opt/t.xml"}, {"/opt/t.xml": DENIED})
+    assert (facts.topo_file_path, facts.topo_file.reason) == ("/opt/t.xml", Reason.DENIED)
+    facts = with_topo({"NCCL_TOPO_FILE": "t.xml"}, {})
+    assert facts.topo_file.reason is Reason.NOT_VISIBLE_HERE
+    facts = with_topo({"NCCL_TOPO_FILE": "/opt/t.xml"}, {"/opt/t.xml": b"x" * (1 << 20)})
+    assert facts.topo_file.reason is Reason.UNSUPPORTED
+    # A recording made before this was asked.
+    facts = with_topo({}, {})
+    assert facts.topo_file.reason is Reason.NOT_RECORDED
 
 
 @given(

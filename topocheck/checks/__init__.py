@@ -17,6 +17,7 @@ AREAS = (
     "nccl_hca",
     "nccl_levels",
     "nccl_network",
+    "nccl_topo_file",
     "nccl_transports",
     "numa",
     "numa_layout",

@@ -1,4 +1,4 @@
-"""NCCL's settings of distance, and its topology file."""
+"""NCCL's settings of distance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from topocheck.checks.settings import (
     version_evidence,
     version_words,
 )
-from topocheck.checks.subjects import is_guest
 from topocheck.model.base import Evidence, Finding, State, Verdict
 from topocheck.topology.types import Path
 
@@ -126,42 +125,6 @@ def p2p_level_default(c: Context) -> Iterator[Finding]:
         ),
         rule=f"{version_words(c)}: PXB, or SYS on AMD with at most two GPUs",
         fix="measure with and without NCCL_P2P_LEVEL=SYS; set it for this host type only if it wins and data is right",
-    )
-
-
-@check(
-    "nccl.topo-file",
-    title="A topology file takes the place of what NCCL would find",
-    severity=State.NOTE,
-    reads=_READS,
-    scope=Scope.PROCESS,
-)
-def topo_file(c: Context) -> Iterator[Finding]:
-    """NCCL_TOPO_FILE is set.
-
-    Looks at: the setting and whether this is a guest. What the file says is not read here.
-
-    Why it matters: the file's values win over the machine's. One made for another host hides GPUs, speeds and NUMA
-    nodes; one that cannot be opened is passed over without a word.
-
-    Fix: on bare metal unset it. In a guest keep only the `cpu` and `pci` levels, with the guest's bus ids.
-
-    Does not apply: where it is unset.
-    """
-    s = in_force(c).get("NCCL_TOPO_FILE")
-    if s is None:
-        raise not_applicable("NCCL_TOPO_FILE is not set")
-    guest = is_guest(c)
-    yield Finding(
-        id="nccl.topo-file",
-        state=State.UNKNOWN,
-        subject=place(s),
-        title=f"NCCL_TOPO_FILE={s.value}: whether it can be read and fits this "
-        f"{'guest' if guest else 'machine'} was not looked at",
-        consequence="what the file says wins over the machine; a wrong one hides GPUs and slow links",
-        evidence=quoted(s),
-        rule="a file that this user can read and that names this machine's bus ids",
-        fix="compare it with the machine: topocheck nccl" if guest else "unset NCCL_TOPO_FILE: bare metal needs none",
     )
 
 

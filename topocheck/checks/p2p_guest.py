@@ -8,7 +8,7 @@ from topocheck.checks.p2p import status_evidence, subject_of
 from topocheck.checks.p2p_pairs import GpuPair, pairs, permitted_by_pcie
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.subjects import is_guest, listed, quote
-from topocheck.model.base import Evidence, Finding, State
+from topocheck.model.base import Evidence, Finding, State, known
 from topocheck.topology.tree import bus_of
 
 
@@ -42,7 +42,12 @@ def flat_vm_tree(context: Context) -> Iterator[Finding]:
     nics = context.topology.nics
     if not nics and not unseen:
         return
-    told = [s for s in context.node.settings.nccl if s.name == "NCCL_TOPO_FILE" and s.in_force]
+    settings = context.node.settings
+    told = [
+        Evidence(s.source, f"{s.name}={s.value}") for s in settings.nccl if s.name == "NCCL_TOPO_FILE" and s.in_force
+    ]
+    if not told and known(settings.topo_file):
+        told = [Evidence(settings.topo_file_path, "NCCL's default topology file")]
     system = context.node.system
     what = f"{len(context.topology.gpus)} GPUs and {len(nics)} NICs" if nics else f"{len(context.topology.gpus)} GPUs"
     yield Finding(
@@ -51,9 +56,7 @@ def flat_vm_tree(context: Context) -> Iterator[Finding]:
         subject="node",
         title=f"closeness of {what} cannot be seen: this guest of {system.hypervisor} shows a flat tree",
         consequence="NCCL takes every NIC for equally far and leaves GPUDirect RDMA off, unless told otherwise",
-        evidence=quote(system, "hypervisor", system.hypervisor)
-        + tuple(Evidence(s.source, f"{s.name}={s.value}") for s in told)
-        + _roots(context),
+        evidence=quote(system, "hypervisor", system.hypervisor) + tuple(told) + _roots(context),
         rule="no switch above any GPU or NIC of a guest",
         fix=None if told else "set NCCL_TOPO_FILE to the provider's topology file; ask the host's keeper for the rest",
     )

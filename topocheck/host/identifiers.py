@@ -22,6 +22,9 @@ MAC = rf"{_PIECES[0]}{_H}{{2}}(?::{_H}{{2}}){{5}}{_PIECES[1]}"
 MAC_NAME = rf"(?<![0-9A-Za-z])(?:enx|wlx|ibx){_H}{{12}}(?![0-9A-Za-z])"
 GUID = rf"{_PIECES[0]}{_H}{{4}}(?::{_H}{{4}}){{3}}{_PIECES[1]}"
 GUID_NUMBER = rf"(?i:guid|pdi)\W{{0,12}}(?:0x)?{_H}{{16}}(?![0-9A-Za-z])"
+# NCCL's topology files: `%lx` drops leading zeros (src/graph/xml.cc).
+XML_GUID = rf"\bguid=[\"']0x{_H}{{1,16}}(?=[\"'])"
+XML_HOST_HASH = rf"\bhost_hash=[\"']0x{_H}{{1,16}}(?=[\"'])"
 DASHED_EUI = rf"(?<![\w\-]){_H}{{2}}(?:-{_H}{{2}}){{7}}(?![\w\-])"
 # At least one group of three digits or a `::`, so that 0:1:2:3:4:5:6:7 is left alone.
 IPV6 = rf"(?<![\w:.])(?={_H}*:[0-9a-fA-F:]*:)(?=[0-9a-fA-F:]*(?:{_H}{{3}}|::))[0-9a-fA-F:]+(?:{_V4})?{_PIECES[1]}"
@@ -75,6 +78,8 @@ class Identifiers:
         m = replacements
         self._forms: list[tuple[str, Callable[[str], str]]] = [
             (BUILDER, lambda t: "user@host"),
+            (XML_GUID, self._xml_guid),
+            (XML_HOST_HASH, self._xml_host_hash),
             (GUID_NUMBER, lambda t: t[:-16] + f"{m.eui64(int(t[-16:], 16)):016x}"),
             (SERIAL, self._serial),
             (any_of(words), lambda t: words[t]),
@@ -105,6 +110,18 @@ class Identifiers:
             known = self._pattern.sub(lambda m: changes[int((m.lastgroup or "f0")[1:])][1](m[0]), text)
             self._done[text, addresses] = known
         return known
+
+    def _xml_guid(self, text: str) -> str:
+        """A GUID as NCCL writes it: the eight bytes as they came from the wire, read as a little-endian number."""
+        head, _, digits = text.partition("0x")
+        value = int.from_bytes(int(digits, 16).to_bytes(8, "big"), "little")
+        new = self._map.eui64(value).to_bytes(8, "little")
+        return f"{head}0x{int.from_bytes(new, 'big'):x}"
+
+    def _xml_host_hash(self, text: str) -> str:
+        """NCCL's hash of host name and boot id."""
+        head, _, digits = text.partition("0x")
+        return f"{head}0x{self._map.hexadecimal(digits.zfill(16))}"
 
     def _serial(self, text: str) -> str:
         start = re.split(r"[:=]\s*", text, maxsplit=1)[1]

@@ -129,12 +129,19 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingFacts(Fact, frozen=True, kw_only=True):
-    """NCCL's settings in its own order of precedence, and the neighbours that matter."""
+    """NCCL's settings in its own order of precedence, and the neighbours that matter.
+
+    Attributes:
+        topo_file: text of the topology file that NCCL opens.
+        topo_file_path: where it lies: NCCL_TOPO_FILE, else NCCL's default file; empty where neither is there.
+    """
 
     nccl: tuple[Setting, ...] = ()
     neighbours: tuple[Setting, ...] = ()
     conf_files: dict[str, str] = msgspec.field(default_factory=dict)
     """Path -> read, absent, denied, or a line about what could not be read in it."""
+    topo_file: str | Missing = ABSENT
+    topo_file_path: str = ""
 
 
 class SoftwareFacts(Fact, frozen=True, kw_only=True):

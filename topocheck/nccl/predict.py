@@ -52,7 +52,7 @@ def predict(
         here = [r for r in ranks if r.host == name]
         view = HostView(by_name[name], version, tuple(r.gpu for r in here))
         marks = {i: r.container for r in here if (i := view.gpu(r.gpu)) is not None}
-        fatal += reroute(view, marks)
+        fatal += [*([by_name[name].fatal] if by_name[name].fatal else []), *reroute(view, marks)]
         views[name] = view
     rank_of = {
         name: {i: r.rank for r in ranks if r.host == name and (i := view.gpu(r.gpu)) is not None}

@@ -78,6 +78,8 @@ def compare(file: Element, machine: Element) -> tuple[TopoDifference, ...]:
         out.append(_d("version", "system", file.get("version") or "", "1", text))
     for address, place in ours.items():
         if not _is_device(place):
+            # A switch counts by its link upward; which switches there are is told at the devices below.
+            out += _link(address, theirs[address], place) if address in theirs else []
             continue
         if address not in theirs:
             text = "NCCL finds it by itself and puts it where the machine shows it"
@@ -101,7 +103,7 @@ def _d(kind: str, subject: str, file: str, machine: str, text: str) -> TopoDiffe
     return TopoDifference(kind=kind, subject=subject, file=file, machine=machine, text=text)
 
 
-def _device(address: str, file: _Place, machine: _Place) -> list[TopoDifference]:
+def _link(address: str, file: _Place, machine: _Place) -> list[TopoDifference]:
     out = []
     for kind, name in (("speed", "link_speed"), ("width", "link_width")):
         theirs, ours = file.element.get(name), machine.element.get(name)
@@ -110,6 +112,11 @@ def _device(address: str, file: _Place, machine: _Place) -> list[TopoDifference]
         same = _number(theirs) == _number(ours) if kind == "speed" else _lanes(theirs) == _lanes(ours)
         if not same:
             out.append(_d(kind, address, theirs, ours, f"NCCL plans with the file's {theirs or 'nothing'}"))
+    return out
+
+
+def _device(address: str, file: _Place, machine: _Place) -> list[TopoDifference]:
+    out = _link(address, file, machine)
     if file.cpu != machine.cpu:
         out.append(_d("numa", address, file.cpu, machine.cpu, "paths to the others change between PHB and SYS"))
     if len(file.switches) != len(machine.switches):

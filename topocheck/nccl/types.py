@@ -58,6 +58,7 @@ class HostInput(msgspec.Struct, frozen=True, kw_only=True):
         multicast: whether the driver offers multicast objects.
         fabric: address -> (state, cluster UUID, clique) as NVML says.
         imex: whether IMEX channels are there.
+        fatal: why its topology file ends NCCL's init; empty where there is none or it does not.
     """
 
     name: str
@@ -71,6 +72,7 @@ class HostInput(msgspec.Struct, frozen=True, kw_only=True):
     multicast: bool | Missing = ABSENT
     fabric: dict[str, tuple[str, str, int]] = msgspec.field(default_factory=dict)
     imex: bool | Missing = ABSENT
+    fatal: str = ""
 
 
 class RankPair(msgspec.Struct, frozen=True, kw_only=True):

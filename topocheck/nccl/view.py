@@ -10,6 +10,7 @@ from topocheck.model.base import ABSENT, Missing, Reason, known
 from topocheck.model.node import Node
 from topocheck.nccl.predict import predict
 from topocheck.nccl.topo import usable_gpus, why_unusable, write_topology
+from topocheck.nccl.topo_file import file_in_force
 from topocheck.nccl.topo_merge import merge
 from topocheck.nccl.types import HostInput, NcclPair, NcclView, Prediction
 from topocheck.nccl.xml import Element
@@ -50,7 +51,8 @@ def host_input(
         topology: what was made of them.
         version: of NCCL.
         name: of the host; its hostname or recording where None.
-        file: a topology file (NCCL_TOPO_FILE), laid over what the machine shows as NCCL lays it.
+        file: a topology file, laid over what the machine shows as NCCL lays it; where None, the one in force on the
+            node (NCCL_TOPO_FILE, or NCCL's default file).
         settings: in force; the node's own where None.
     """
     values = settings_of(node) if settings is None else settings
@@ -71,6 +73,9 @@ def host_input(
             fabric[g.address] = (n.fabric_state, n.fabric_cluster_uuid, clique)
     hostname = node.system.hostname
     machine = write_topology(node, topology, version, values)
+    in_force = file_in_force(node, version) if file is None else None
+    if in_force is not None and not in_force.fatal:
+        file = in_force.root
     return HostInput(
         name=name or (hostname if isinstance(hostname, str) else node.source),
         topology=machine if file is None else merge(file, machine),
@@ -82,6 +87,7 @@ def host_input(
         multicast=all(multicast) if multicast else ABSENT,
         fabric=fabric,
         imex=bool(node.system.imex_channels) if known(node.system.imex_channels) else ABSENT,
+        fatal=in_force.fatal if in_force is not None else "",
     )
 
 

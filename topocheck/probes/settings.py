@@ -3,6 +3,9 @@
 NCCL (src/misc/param.cc) copies each `NAME=VALUE` line of its files into the process environment unless the name is
 there already. So the first to set a name wins: the process environment, then the user's file, then the system's,
 and in a file the upper line. A name that is there with an empty value wins too, and NCCL then uses its default.
+
+The topology file is read too, since its values win over the machine's (src/graph/topo.cc, ncclTopoGetSystem): the
+one of NCCL_TOPO_FILE, and where that is not set at all, the default file that providers place in guests.
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ from __future__ import annotations
 import re
 
 from topocheck.host.base import Host, HostError
-from topocheck.model.base import Reason
+from topocheck.model.base import ABSENT, Missing, Reason
 from topocheck.model.system import Setting, SettingFacts
 
 SYSTEM_CONF = "/etc/nccl.conf"
+DEFAULT_TOPO_FILE = "/var/run/nvidia-topologyd/virtualTopology.xml"
+MAX_TOPO_BYTES = 1 << 20
+"""The largest topology file that is kept; those of public clouds have some 10 KB."""
 
 _NUMBERED = re.compile(r"(\d{1,9})\t(.*)", re.DOTALL | re.ASCII)
 _NAME = re.compile(r"\s*(NCCL_[A-Za-z0-9_]+)\s*")
@@ -82,8 +88,27 @@ def _read_conf(host: Host, path: str) -> tuple[list[Setting], str]:
     return settings, "; ".join(["read", *notes[:8]])
 
 
+def _read_topo(host: Host, settings: tuple[Setting, ...]) -> tuple[str, str | Missing]:
+    """Return the path of the topology file that NCCL opens, empty for none, and its text."""
+    set_ = next((s for s in settings if s.name == "NCCL_TOPO_FILE" and s.in_force), None)
+    path = DEFAULT_TOPO_FILE if set_ is None else set_.value
+    if set_ is None and any(s.name == "NCCL_TOPO_FILE" and s.value == "" for s in settings):
+        # NCCL tries to open the empty name, in vain, and does not look at the default file either.
+        return "", ABSENT
+    if not path.startswith("/"):
+        return path, Missing(Reason.NOT_VISIBLE_HERE, "not absolute: NCCL looks in the working folder of the job")
+    try:
+        data = host.read_bytes(path, MAX_TOPO_BYTES)
+    except HostError as e:
+        absent_default = set_ is None and e.reason is Reason.ABSENT
+        return ("" if absent_default else path), e.missing()
+    if len(data) >= MAX_TOPO_BYTES:
+        return path, Missing(Reason.UNSUPPORTED, f"larger than {MAX_TOPO_BYTES >> 20} MiB: not kept")
+    return path, data.decode("utf-8", "replace")
+
+
 def read(host: Host) -> SettingFacts:
-    """Read the process environment, the user's file and /etc/nccl.conf, in that order.
+    """Read the process environment, the user's file, /etc/nccl.conf and the topology file, in that order.
 
     Both files are always tried, as NCCL does (NCCL_CONF_FILE is known to it since 2.23.4).
     """
@@ -102,4 +127,14 @@ def read(host: Host) -> SettingFacts:
     for s in settings:
         raw[f"environment {s.name}" if s.source == "environment" else s.source] = f"{s.name}={s.value}"
     neighbours = tuple(s for s in variables if not s.name.startswith("NCCL_") and s.name not in _NO_NEIGHBOURS)
-    return SettingFacts(raw=raw, nccl=in_force(settings), neighbours=neighbours, conf_files=conf_files)
+    # Last: the file may lie where a read hangs, and what was asked before is then kept.
+    judged = in_force(settings)
+    topo_path, topo = _read_topo(host, judged)
+    return SettingFacts(
+        raw=raw,
+        nccl=judged,
+        neighbours=neighbours,
+        conf_files=conf_files,
+        topo_file=topo,
+        topo_file_path=topo_path,
+    )
