@@ -9,9 +9,12 @@ from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from tests.checks.software import findings, healthy, one, own_checks, state, variant, with_env, with_nccl, with_node
+from tests.probes.answers import host_of
 from topocheck.checks import registry
-from topocheck.model.base import State
+from topocheck.host.base import HostError
+from topocheck.model.base import Reason, State
 from topocheck.model.system import Setting, SettingFacts
+from topocheck.probes.settings import read
 
 HGX, L40S, RTX = "hgx_h100_cx7", "l40s_x8", "rtx4090_x8"
 
@@ -148,6 +151,42 @@ def test_a_file_that_may_not_be_read_warns() -> None:
     facts = msgspec.structs.replace(c.node.settings, conf_files={"/etc/nccl.conf": "denied"})
     f = one("nccl.conf-shadowed", with_node(c, settings=facts))
     assert (f.state, f.subject) == (State.WARN, "/etc/nccl.conf")
+
+
+@pytest.mark.parametrize("answer", [HostError(Reason.NOT_RECORDED, "conf"), HostError(Reason.TIMED_OUT, "conf")])
+def test_a_file_that_nobody_could_look_at_is_unknown(answer: HostError) -> None:
+    """The status is the probe's own, so that its words and the check's stay together."""
+    settings = read(host_of({"environ:": {}, "process:": {"home": ""}, "conf:/etc/nccl.conf": answer}))
+    f = one("nccl.conf-shadowed", with_node(healthy(HGX), settings=settings))
+    assert (f.state, f.fix) == (State.UNKNOWN, None)
+
+
+def test_a_settings_file_that_is_none_warns() -> None:
+    folder = HostError(Reason.UNSUPPORTED, "EISDIR")
+    settings = read(host_of({"environ:": {}, "process:": {"home": ""}, "conf:/etc/nccl.conf": folder}))
+    assert one("nccl.conf-shadowed", with_node(healthy(HGX), settings=settings)).state is State.WARN
+
+
+def _with_switch_gpus(n: int) -> registry.Context:
+    """Return an NVSwitch machine with NVLS off, of which `n` GPUs are on the switch."""
+    c = with_env(HGX, NCCL_NVLS_ENABLE="0")
+    (group,) = c.topology.nvlink_groups
+    group = msgspec.structs.replace(group, gpus=group.gpus[:n])
+    return msgspec.structs.replace(c, topology=msgspec.structs.replace(c.topology, nvlink_groups=(group,)))
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(2, State.NOTE), (4, State.NOTE), (5, State.WARN), (8, State.WARN)])
+def test_nvls_off_costs_from_five_gpus_up(gpus: int, expected: State) -> None:
+    """Public measurements (NVIDIA/nccl issue 1455): ring and NVLS are equal for 2 to 4 H100, NVLS wins from 5."""
+    f = one("nccl.transport-disabled", _with_switch_gpus(gpus))
+    assert f.state is expected
+    assert ("as fast" in f.title) is (expected is State.NOTE)
+    assert ("collectives lose" in f.consequence) is (expected is State.WARN)
+
+
+def test_nvls_off_costs_where_the_switch_joins_hosts() -> None:
+    """A tray of four GPUs is a part of an NVLink domain of 72."""
+    assert one("nccl.transport-disabled", with_env("gb200_tray", NCCL_NVLS_ENABLE="0")).state is State.WARN
 
 
 def test_relaxed_ordering_off_matters_in_guests() -> None:

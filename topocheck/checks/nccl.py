@@ -20,7 +20,7 @@ from topocheck.checks.settings import (
 from topocheck.checks.subjects import is_guest
 from topocheck.knowledge.nccl import lookup
 from topocheck.knowledge.nccl_values import SettingProblem, judge_setting
-from topocheck.model.base import Evidence, Finding, State
+from topocheck.model.base import Evidence, Finding, Reason, State
 from topocheck.model.system import Setting
 
 _READS = ("environment NCCL_*", "NCCL_CONF_FILE or ~/.nccl.conf", "/etc/nccl.conf")
@@ -168,6 +168,8 @@ def value_ignored(c: Context) -> Iterator[Finding]:
         )
 
 
+_UNTOLD = tuple(f"not read: {r.value}" for r in (Reason.NOT_RECORDED, Reason.TIMED_OUT))
+"""How the status of a file begins that is not known to be unreadable: nobody could look."""
 _LOUD = {"INFO": "a line for every channel of every communicator", "TRACE": "every call, in builds that have it"}
 
 
@@ -249,7 +251,8 @@ def conf_shadowed(c: Context) -> Iterator[Finding]:
         Keep a name in one place. `NAME=VALUE` without blanks, one a line.
 
     Does not apply:
-        Where no file sets anything. A twin with the same value is no finding.
+        Where no file sets anything. A twin with the same value is no finding. A file that a recording does not hold,
+        or whose read did not come back, is unknown.
     """
     facts = c.node.settings
     if not any(s.source != "environment" for s in facts.nccl) and not any(
@@ -273,16 +276,27 @@ def conf_shadowed(c: Context) -> Iterator[Finding]:
     for path, status in facts.conf_files.items():
         if status in ("read", "absent"):
             continue
+        untold = status.startswith(_UNTOLD)
         yield Finding(
             id="nccl.conf-shadowed",
-            state=State.WARN,
+            state=State.UNKNOWN if untold else State.WARN,
             subject=path,
             title=f"{path}: {status.removeprefix('read; ')}",
-            consequence="NCCL runs without these settings and says nothing",
+            consequence="what it sets, and whether it counts, cannot be told"
+            if untold
+            else "NCCL runs without these settings and says nothing",
             evidence=(Evidence(path, status),),
             rule="NAME=VALUE without blanks, in a file that this user may read",
-            fix="make it readable" if status == "denied" else "write the lines as NCCL reads them",
+            fix=None if untold else _conf_fix(status),
         )
+
+
+def _conf_fix(status: str) -> str:
+    if status == "denied":
+        return "make it readable"
+    if not status.startswith("not read"):
+        return "write the lines as NCCL reads them"
+    return "give NCCL_CONF_FILE the full path of a plain file; NCCL expands no ~"
 
 
 @check(

@@ -25,10 +25,11 @@ _READS = ("environment NCCL_*", "NCCL_CONF_FILE or ~/.nccl.conf", "/etc/nccl.con
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """What a machine loses by a setting: the state, and why."""
+    """What a machine loses by a setting: the state, and why; `cost` where the table's words do not fit here."""
 
     state: State
     why: str
+    cost: str = ""
 
 
 def _peers(c: Context) -> Loss | None:
@@ -74,13 +75,21 @@ def _dma_buf(c: Context) -> Loss | None:
     return Loss(State.NOTE, "nvidia_peermem is there and does the job")
 
 
+NVLS_GAINS_FROM = 5
+"""GPUs in one NVSwitch domain from which reducing in the switch beats a ring. With 2 to 4 H100 both reach 365 to
+370 GB/s of bus bandwidth, and only from 5 up is NVLS the faster (measurements in NVIDIA/nccl issue 1455)."""
+
+
 def _switches(c: Context) -> Loss | None:
-    if not any(g.kind == "switch" for g in c.topology.nvlink_groups):
+    multicast = {g.address for g in c.topology.gpus if g.cuda is not None and g.cuda.multicast is True}
+    domains = [multicast.intersection(g.gpus) for g in c.topology.nvlink_groups if g.kind == "switch"]
+    able = max(domains, key=len, default=set())
+    if not able:
         return None
-    multicast = [g for g in c.topology.gpus if g.cuda is not None and g.cuda.multicast is True]
-    if multicast:
-        return Loss(State.WARN, f"{len(multicast)} GPUs here can reduce in the NVSwitch")
-    return None
+    if len(able) < NVLS_GAINS_FROM and _nodes_fabric(c) is None:
+        why = f"with {len(able)} GPUs on the NVSwitch a ring is as fast as reducing in it"
+        return Loss(State.NOTE, why, "nothing with these GPUs alone; with more of them it would cost bandwidth")
+    return Loss(State.WARN, f"{len(able)} GPUs here can reduce in the NVSwitch")
 
 
 def _nodes_fabric(c: Context) -> Loss | None:
@@ -158,7 +167,8 @@ def transport_disabled(c: Context) -> Iterator[Finding]:
         Unset it and measure. Where it hides a fault (P2P that hangs), mend the fault first.
 
     Does not apply:
-        Where the machine has nothing to lose by it. A note where the machine's own road is in doubt.
+        Where the machine has nothing to lose by it. A note where the machine's own road is in doubt, and for
+        NCCL_NVLS_ENABLE=0 with fewer than 5 GPUs on one NVSwitch, where a ring is as fast (NVIDIA/nccl issue 1455).
     """
     settings = in_force(c)
     if not settings:
@@ -176,7 +186,7 @@ def transport_disabled(c: Context) -> Iterator[Finding]:
             state=loss.state,
             subject=place(s),
             title=f"{name}={s.value} is set; {loss.why}",
-            consequence=harm.partition(": ")[2] or "a road that this machine has is not used",
+            consequence=loss.cost or harm.partition(": ")[2] or "a road that this machine has is not used",
             evidence=quoted(s),
             rule="what the machine has is not switched off",
             fix=f"unset {name}, and measure; where it hides a fault, mend that first",
