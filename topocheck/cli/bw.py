@@ -57,6 +57,16 @@ def bw(
     pageable: Annotated[bool, typer.Option("--pageable", help="Also copies of pageable host memory.")] = False,
     worst_node: Annotated[bool, typer.Option("--worst-node", help="Also host memory of the far NUMA node.")] = False,
     staged: Annotated[bool, typer.Option("--staged", help="Every pair also without peer access.")] = False,
+    pairs: Annotated[
+        OptionalText,
+        typer.Option("--pairs", metavar="nodes", help="Every pair of nodes of a job, under srun, torchrun or mpirun."),
+    ] = None,
+    way: Annotated[
+        OptionalList,
+        typer.Option("--way", help="With --pairs: tcp, gloo, nccl_tcp, nccl_rdma or nccl_gdr; may be repeated."),
+    ] = None,
+    rails: Annotated[bool, typer.Option("--rails", help="With --pairs: also each NIC by itself.")] = False,
+    seconds: Annotated[float, typer.Option("--seconds", help="With --pairs: of each direction of each pair.")] = 1.0,
     no_copies: Annotated[bool, typer.Option("--no-copies", help="Collectives only.")] = False,
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Measure although a GPU is in use.")] = False,
     plan_only: Annotated[bool, typer.Option("--plan", help="Say what would be done and how long, and stop.")] = False,
@@ -85,11 +95,26 @@ def bw(
     between local processes. Under torchrun, srun or mpirun it joins as that rank. Exit code 0 fine, 1 something is
     below what it should be or wrong, 2 wrong usage, 3 something asked for could not be measured.
     """
+    from topocheck.cli.node_pairs import node_pairs
     from topocheck.tests_live import baseline as kept
     from topocheck.tests_live import ranks as launchers
 
     common.choose(format_, FORMATS, "--format")
     common.choose(engine, ("driver", "torch", "both"), "--engine")
+    if pairs is not None:
+        common.choose(pairs, ("nodes",), "--pairs")
+        raise typer.Exit(
+            node_pairs(
+                ways=tuple(way or ()),
+                rails=rails,
+                seconds=seconds,
+                format_=format_,
+                output=output,
+                strict=strict,
+                no_color=no_color,
+                width=width,
+            )
+        )
     if not 0 < tolerance < 1:
         raise InputError(f"--tolerance {tolerance:g}: expected a part between 0 and 1, such as 0.1")
     options = bw_options.options(

@@ -33,6 +33,12 @@ def report(
     cross_check: Annotated[
         bool, typer.Option("--cross-check", help="Also ask nvidia-smi and compare its matrix with ours.")
     ] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="One report of all nodes of a job, under srun, torchrun or mpirun.")
+    ] = False,
+    deadline: Annotated[
+        float, typer.Option("--deadline", help="With --cluster: seconds to wait for the other nodes.")
+    ] = 60.0,
     no_color: common.NoColor = False,
     width: Annotated[int, typer.Option("--width", help="Columns of the text; 0 takes the terminal's, or 80.")] = 0,
 ) -> None:
@@ -46,6 +52,13 @@ def report(
     common.choose(format_, FORMATS, "--format")
     for s in section or ():
         common.choose(s, SECTIONS, "--section")
+    if cluster:
+        from topocheck.cli.cluster import cluster_report
+
+        code = cluster_report(
+            from_=from_, format_=format_, output=output, deadline_s=deadline, no_color=no_color, width=width
+        )
+        raise typer.Exit(code)
     if smi_topo is not None:
         from topocheck.cli.smi import smi_report
 
