@@ -295,12 +295,30 @@ class NcclPairDoc(Doc, kw_only=True, rename={"from_": "from"}):
     why: list[ReasonDoc] = []
 
 
+class BoundDoc(msgspec.Struct, kw_only=True):
+    """An upper bound of an AllReduce's bus bandwidth in GB/s (10^9 bytes), and the link that sets it."""
+
+    algorithm: str
+    busbw_gb_s: float
+    limited_by: str
+    formula: str
+
+
 class NcclDoc(Doc, kw_only=True):
-    """NCCL's view."""
+    """NCCL's view of all GPUs of the node in one job.
+
+    `predicted_for` is the version it is worked out for, `fatal` why NCCL's init would end (empty: it would not),
+    `nvls` whether it would reduce in the NVSwitch.
+    """
 
     version: str | None = None
     settings: list[SettingDoc] = []
     pairs: list[NcclPairDoc] = []
+    predicted_for: str = ""
+    fatal: str = ""
+    nvls: bool | None = None
+    nvls_why: str = ""
+    bounds: list[BoundDoc] = []
 
 
 class LimitsDoc(Doc, kw_only=True):

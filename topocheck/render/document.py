@@ -14,7 +14,7 @@ from topocheck.render.words import gpu_connection
 
 if TYPE_CHECKING:
     from topocheck.gpudirect.types import P2pVerdict, RdmaVerdict
-    from topocheck.nccl.types import NcclPair
+    from topocheck.nccl.types import Bound, NcclPair
     from topocheck.pipeline import Report
     from topocheck.topology.types import Gpu, Nic, Path, Topology
 
@@ -106,6 +106,7 @@ def report_document(report: Report, version: str) -> doc.ReportDoc:
             report.nccl,
             settings=settings(report.nccl.settings),
             pairs=[_nccl_pair(p) for p in report.nccl.pairs],
+            bounds=[_bound(b) for b in report.nccl.bounds],
         ),
         backends=[doc.BackendDoc(name=b.name, fits=b.fits, why=b.why) for b in report.backends],
         neighbours=settings(node.settings.neighbours),
@@ -219,6 +220,12 @@ def _rdma(v: RdmaVerdict) -> doc.VerdictDoc:
 
 def _nccl_pair(p: NcclPair) -> doc.NcclPairDoc:
     return fill(doc.NcclPairDoc, p, why=reasons(p.why))
+
+
+def _bound(b: Bound) -> doc.BoundDoc:
+    return doc.BoundDoc(
+        algorithm=b.algorithm, busbw_gb_s=round(b.busbw_gb_s, 3), limited_by=b.limited_by, formula=b.formula
+    )
 
 
 def encode(document: msgspec.Struct) -> str:

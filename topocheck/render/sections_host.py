@@ -84,7 +84,7 @@ def _distances(distances: tuple[int, ...] | Missing) -> str:
 
 
 def nccl(report: Report, page: Page) -> None:
-    """NCCL's settings in force, and what it will do per kind of pair."""
+    """NCCL's settings in force, what it will do per kind of pair, and how fast that can be at most."""
     view = report.nccl
     page.heading("NCCL")
     page.pair("version", text_of(view.version))
@@ -102,7 +102,19 @@ def nccl(report: Report, page: Page) -> None:
     for (cls, transport), pairs in kinds.items():
         shown = ", ".join(pairs[:4]) + (f", ... ({plural(len(pairs), 'pair')})" if len(pairs) > 4 else "")
         rows.append((cls, transport, shown))
+    if view.pairs or view.nvls_why or view.fatal:
+        page.pair("predicted for", f"{view.predicted_for}, all GPUs of the node in one job")
+    if view.fatal:
+        page.text(f"its init would end: {view.fatal}", hang=2, style="bold")
     page.table(("NCCL's class", "transport", "pairs"), rows)
+    if view.nvls_why:
+        answer = "unknown" if isinstance(view.nvls, Missing) else text_of(view.nvls)
+        page.pair("NVLS", f"{answer}: {view.nvls_why}")
+    page.table(
+        ("AllReduce by", "busbw, at most", "limited by"),
+        [(b.algorithm, f"{b.busbw_gb_s:.1f} GB/s", b.limited_by) for b in view.bounds],
+        right=frozenset({1}),
+    )
     if report.backends:
         page.table(("backend", "fits", "why"), [(b.name, b.fits, b.why) for b in report.backends])
     for s in report.node.settings.neighbours:
