@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import time
@@ -111,15 +112,18 @@ def generate(folder: Path, nodes: int, healthy: int, faults: dict[int, planting.
 
 def measure(folders: list[Path], processes: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run the command on folders; returns figures and its JSON. Memory is the sum over its processes, at its most."""
-    began = time.monotonic()
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     words = [*map(str, folders), "--format", "json", "--processes", str(processes)]
     child = subprocess.Popen([sys.executable, "-c", COMMAND, *words], stdout=subprocess.PIPE, text=True)
     out, peak = _watch(child)
     wall = time.monotonic() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     found = json.loads(out)["fleet"]
     run = {
         "nodes": found["nodes"],
         "wall_s": round(wall, 1),
+        "cpu_s": round(cpu, 1),
         "nodes_per_s": round(found["nodes"] / wall),
         "peak_rss_mib": round(peak / 2**20),
     }
