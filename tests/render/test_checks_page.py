@@ -28,6 +28,17 @@ def test_names_every_check_with_its_explanation() -> None:
         assert f"| `{name}` |" in page
 
 
+def test_committed_page_is_what_the_registry_makes() -> None:
+    renew = "python -m topocheck.render.checks_page > docs/checks.md"
+    assert (DOCS / "checks.md").read_text() == checks_page(all_checks()), f"renew it: {renew}"
+
+
+def test_names_the_thresholds_of_a_check() -> None:
+    page = checks_page(all_checks())
+    section = page.split("### limits.nofile\n")[1].split("\n### ")[0]
+    assert section.endswith("Thresholds of the policy: `warn_below`, `note_below`\n")
+
+
 def test_links_of_the_table_lead_to_headings() -> None:
     page = checks_page(all_checks())
     anchors = {h.lower().replace(".", "") for h in re.findall(r"^### (\S+)$", page, re.M)}

@@ -59,6 +59,11 @@ def all_checks() -> tuple[Check, ...]:
     return _load(AREAS + LIVE_AREAS)
 
 
+def threshold_names() -> dict[str, tuple[str, ...]]:
+    """Return the id of every check with the names of its thresholds, as reading a policy takes them."""
+    return {c.id: c.thresholds for c in all_checks()}
+
+
 def _load(areas: tuple[str, ...]) -> tuple[Check, ...]:
     for area in areas:
         importlib.import_module(f"topocheck.checks.{area}")

@@ -34,6 +34,7 @@ def _inside(c: Context) -> bool:
     severity=State.WARN,
     reads=("statvfs /dev/shm", "GPUDirect P2P verdicts"),
     scope=Scope.PROCESS,
+    thresholds=("min_bytes",),
 )
 def shm_small(c: Context) -> Iterator[Finding]:
     """/dev/shm is small, or nearly full, and GPUs need it to talk.
@@ -101,6 +102,7 @@ def shm_small(c: Context) -> Iterator[Finding]:
     severity=State.WARN,
     reads=("/dev/shm/nccl-*",),
     scope=Scope.PROCESS,
+    thresholds=("min_age_s",),
 )
 def shm_leftovers(c: Context) -> Iterator[Finding]:
     """Files /dev/shm/nccl-* of jobs that ended badly take up memory.
@@ -148,6 +150,7 @@ def shm_leftovers(c: Context) -> Iterator[Finding]:
     severity=State.FAIL,
     reads=("/proc/self/limits Max locked memory", "/proc/self/status CapEff", "/sys/class/infiniband"),
     scope=Scope.PROCESS,
+    thresholds=("fail_bytes",),
 )
 def memlock(c: Context) -> Iterator[Finding]:
     """The limit of locked memory is too low to register memory with an RDMA NIC.
@@ -211,6 +214,7 @@ def memlock(c: Context) -> Iterator[Finding]:
     severity=State.WARN,
     reads=("/proc/self/limits Max open files",),
     scope=Scope.PROCESS,
+    thresholds=("warn_below", "note_below"),
 )
 def nofile(c: Context) -> Iterator[Finding]:
     """The limit of open files is low for a job with many ranks.

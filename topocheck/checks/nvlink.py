@@ -182,6 +182,7 @@ def _fix(product: Product | None) -> str:
     title="NVLinks count errors",
     severity=State.WARN,
     reads=("NVML NVML_FI_DEV_NVLINK_*_ERROR_COUNT, NVML_FI_DEV_NVLINK_COUNT_*",),
+    thresholds=("count",),
 )
 def errors(context: Context) -> Iterator[Finding]:
     """NVLinks count errors.

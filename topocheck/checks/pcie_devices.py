@@ -101,6 +101,7 @@ def _lost(subject: str, evidence: tuple[Evidence, ...], title: str = _GONE) -> F
     title="Many packets had to be sent again over a GPU's PCIe link",
     severity=State.NOTE,
     reads=("NVML NVML_FI_DEV_PCIE_REPLAY_COUNTER",),
+    thresholds=("count",),
 )
 def replays(context: Context) -> Iterator[Finding]:
     """Many packets had to be sent again over a GPU's PCIe link.
@@ -142,6 +143,7 @@ def replays(context: Context) -> Iterator[Finding]:
     title="PCIe errors were reported on the way to a GPU or NIC",
     severity=State.WARN,
     reads=("/sys/bus/pci/devices/*/aer_dev_fatal", "aer_dev_nonfatal", "aer_dev_correctable"),
+    thresholds=("correctable",),
 )
 def aer_errors(context: Context) -> Iterator[Finding]:
     """PCIe errors were reported on the way to a GPU or NIC.

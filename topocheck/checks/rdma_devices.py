@@ -192,6 +192,7 @@ _STANDS_OUT = 10
     title="Error counters of a port are high",
     severity=State.WARN,
     reads=("/sys/class/infiniband/*/ports/*/counters", "/sys/class/infiniband/*/ports/*/hw_counters"),
+    thresholds=tuple(_WATCHED),
 )
 def counters(c: Context) -> Iterator[Finding]:
     """Error counters of an active port stand above a threshold.

@@ -62,6 +62,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
         severity: the worst state it gives.
         reads: files and calls it judges.
         doc: the explanation: Looks at / Why it matters / Fix / Does not apply.
+        thresholds: names of the thresholds that the policy may set.
     """
 
     id: str
@@ -71,13 +72,20 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     reads: tuple[str, ...]
     doc: str
     function: CheckFunction
+    thresholds: tuple[str, ...] = ()
 
 
 CHECKS: dict[str, Check] = {}
 
 
 def check(
-    id_: str, *, title: str, severity: State, reads: tuple[str, ...], scope: Scope = Scope.NODE
+    id_: str,
+    *,
+    title: str,
+    severity: State,
+    reads: tuple[str, ...],
+    scope: Scope = Scope.NODE,
+    thresholds: tuple[str, ...] = (),
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Register a check; its docstring is its explanation."""
 
@@ -86,7 +94,14 @@ def check(
             raise ValueError(f"check id {id_} is taken")
         doc = (function.__doc__ or "").strip()
         CHECKS[id_] = Check(
-            id=id_, title=title, scope=scope, severity=severity, reads=reads, doc=doc, function=function
+            id=id_,
+            title=title,
+            scope=scope,
+            severity=severity,
+            reads=reads,
+            doc=doc,
+            function=function,
+            thresholds=thresholds,
         )
         return function
 

@@ -66,10 +66,10 @@ def policy(path: Path | None) -> Policy | None:
     """
     if path is None:
         return None
-    from topocheck.checks import all_checks
+    from topocheck.checks import threshold_names
     from topocheck.policy.load import load
 
-    return load(path, [c.id for c in all_checks()])
+    return load(path, threshold_names())
 
 
 def training(gradients: str | None, backward_s: float) -> tuple[float, float] | None:

@@ -102,7 +102,7 @@ def read_policy(asked: Asked, told: Told) -> Policy:
     Raises:
         PolicyError: it cannot be used, and the run is not lenient.
     """
-    from topocheck.checks import all_checks
+    from topocheck.checks import threshold_names
     from topocheck.policy.load import PolicyError, find, load
     from topocheck.policy.types import Policy
 
@@ -110,7 +110,7 @@ def read_policy(asked: Asked, told: Told) -> Policy:
     policy = Policy()
     if path is not None:
         try:
-            policy = load(path, [c.id for c in all_checks()])
+            policy = load(path, threshold_names())
         except PolicyError as e:
             if not asked.lenient:
                 raise

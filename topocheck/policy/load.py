@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -31,12 +31,13 @@ def find(option: Path | None, environ: Mapping[str, str]) -> Path | None:
     return SITE_FILE if SITE_FILE.exists() else None
 
 
-def load(path: Path, check_ids: Iterable[str]) -> Policy:
+def load(path: Path, check_ids: Iterable[str] | Mapping[str, Sequence[str]]) -> Policy:
     """Read a policy.
 
     Args:
         path: the TOML file.
-        check_ids: all ids there are, so that a misspelt one is told.
+        check_ids: all ids there are, so that a misspelt one is told; as a mapping, each with the names of its
+            thresholds, so that a misspelt one of these is told too.
 
     Raises:
         PolicyError: it cannot be read, is no TOML, or holds a name or value that means nothing.
@@ -51,7 +52,7 @@ def load(path: Path, check_ids: Iterable[str]) -> Policy:
     return parse(data, str(path), check_ids)
 
 
-def parse(data: bytes, name: str, check_ids: Iterable[str]) -> Policy:
+def parse(data: bytes, name: str, check_ids: Iterable[str] | Mapping[str, Sequence[str]]) -> Policy:
     """Return the policy that TOML text states; `name` is its file for messages.
 
     Raises:
@@ -71,6 +72,8 @@ def parse(data: bytes, name: str, check_ids: Iterable[str]) -> Policy:
     except msgspec.ValidationError as e:
         raise PolicyError(f"policy {name}: {e}") from e
     _check_names(policy, name, list(check_ids))
+    if isinstance(check_ids, Mapping):
+        _check_thresholds(policy, name, check_ids)
     return policy
 
 
@@ -86,3 +89,16 @@ def _check_names(policy: Policy, name: str, ids: list[str]) -> None:
             raise PolicyError(
                 f"policy {name}: checks.{check_id!r}.severity is {rule.severity!r}; expected one of {expected}"
             )
+
+
+def _check_thresholds(policy: Policy, name: str, thresholds: Mapping[str, Sequence[str]]) -> None:
+    for check_id, rule in policy.checks.items():
+        area = check_id.removesuffix("*") if check_id.endswith(".*") else None
+        of = [t for i, t in thresholds.items() if i == check_id or (area is not None and i.startswith(area))]
+        known = sorted({n for t in of for n in t})
+        for threshold in rule.thresholds:
+            if threshold in known:
+                continue
+            near = difflib.get_close_matches(threshold, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known) or 'none'}"
+            raise PolicyError(f"policy {name}: checks.{check_id!r}.thresholds: there is no {threshold!r}; {hint}")

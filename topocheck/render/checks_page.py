@@ -87,7 +87,9 @@ def _check(check: Check) -> str:
     body = "\n\n".join(_emphasised(p) for p in paragraphs if p)
     reads = ", ".join(f"`{r}`" for r in check.reads)
     facts = f"{check.title}. Severity {check.severity.value}, scope {check.scope.value}."
-    return f"\n### {check.id}\n\n{facts}\n\n{body}\n\nReads: {reads}\n"
+    names = ", ".join(f"`{t}`" for t in check.thresholds)
+    thresholds = f"\n\nThresholds of the policy: {names}" if names else ""
+    return f"\n### {check.id}\n\n{facts}\n\n{body}\n\nReads: {reads}{thresholds}\n"
 
 
 def _emphasised(paragraph: str) -> str:
