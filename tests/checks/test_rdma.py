@@ -5,7 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.checks import support
 from tests.checks.software import findings, healthy, one, run, state, variant, with_env, with_nccl, with_node
+from tests.machines.builder import build
+from tests.machines.description import load
+from topocheck.checks import registry
 from topocheck.checks.rdma_gids import best, is_ipv4, is_link_local
 from topocheck.model.base import Missing, Reason, State, Verdict
 from topocheck.model.net import Gid
@@ -167,6 +171,39 @@ def test_a_guest_with_ats_off_gets_a_note() -> None:
     assert {f.state for f in findings("rdma.vf-without-ats", off)} <= {State.NOTE, State.UNKNOWN}
     assert any("mlx5_2" in f.subject and f.state is State.NOTE for f in findings("rdma.vf-without-ats", off))
     assert state("rdma.vf-without-ats", healthy(HGX)) is State.NOT_APPLICABLE
+
+
+def _without_ats() -> registry.Context:
+    """Return the guest whose NICs show their whole config space, and no ATS capability in it."""
+    d = {k: v for k, v in load("cloud_vm_17nic").items() if k != "patch"}
+    return support.context(support.facts(build(d, "cloud_vm_17nic")))
+
+
+def test_a_guest_whose_nics_have_no_ats_gets_a_note_and_no_advice_to_be_root() -> None:
+    c = _without_ats()
+    nics = [n for n in c.topology.nics if n.pci is not None]
+    assert {n.pci.ats_supported for n in nics if n.pci is not None} == {False}
+    found = findings("rdma.vf-without-ats", c)
+    assert found
+    assert {f.state for f in found} == {State.NOTE}
+    assert all("no ATS capability" in f.title and f.evidence[0].source.endswith("config") for f in found)
+
+
+def test_gpudirect_rdma_without_ats_is_degraded_in_a_guest() -> None:
+    near = [v for v in _without_ats().gpudirect.rdma if any("PXB" in r.text or "PIX" in r.text for r in v.reasons)]
+    assert near
+    for v in near:
+        assert v.verdict is Verdict.DEGRADED
+        words = " ".join(r.text for r in v.reasons)
+        assert "no ATS capability" in words
+        assert "root to read" not in words
+
+
+def test_ats_is_quoted_by_its_register() -> None:
+    off = variant("cloud_vm_17nic", patch={"mlx5_2": {"ats": "off"}})
+    steps = [r for v in off.gpudirect.rdma if v.to_label == "mlx5_2" for r in v.reasons if "ATS is off" in r.text]
+    assert steps
+    assert all(e.source.endswith("/config ATSCtl") for r in steps for e in r.evidence)
 
 
 def test_ats_that_cannot_be_read_is_unknown() -> None:

@@ -8,7 +8,7 @@ from statistics import median_high
 from topocheck.checks.rdma import Port, ports, siblings
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.settings import active_nics, active_ports, no_active_nic
-from topocheck.checks.subjects import is_guest, listed, named
+from topocheck.checks.subjects import is_guest, listed, named, quote
 from topocheck.model.base import Evidence, Finding, Missing, Reason, State, known
 from topocheck.topology.types import Nic
 
@@ -249,7 +249,7 @@ def _count(p: Port, name: str) -> tuple[int | None, str]:
     "rdma.vf-without-ats",
     title="A NIC of a guest has ATS off",
     severity=State.NOTE,
-    reads=("PCI config space: ATS control", "DMI"),
+    reads=("PCI config space: ATSCtl", "DMI"),
 )
 def vf_without_ats(c: Context) -> Iterator[Finding]:
     """In a guest, a NIC near a GPU has address translation services (ATS) turned off.
@@ -278,14 +278,17 @@ def vf_without_ats(c: Context) -> Iterator[Finding]:
     unread = []
     for n in nics:
         enabled = n.pci.ats_enabled if n.pci is not None else None
-        if isinstance(enabled, bool) and not enabled and n.pci is not None:
+        if n.pci is not None and (enabled is False or n.pci.ats_supported is False):
+            name = "config ATSCtl" if enabled is False else "config"
             yield Finding(
                 id="rdma.vf-without-ats",
                 state=State.NOTE,
                 subject=named(n),
-                title=f"ATS is off for {n.label} in this guest",
+                title=f"ATS is off for {n.label} in this guest"
+                if enabled is False
+                else f"{n.label} shows no ATS capability in this guest",
                 consequence="if the host translates addresses, GPUDirect RDMA makes a detour by its root complex",
-                evidence=n.pci.evidence("ATS control") or (Evidence(f"{n.address} ATS control", "off"),),
+                evidence=quote(n.pci, name, "off" if enabled is False else "no ATS capability"),
                 rule="ATS on, so that translated requests go straight",
                 fix="ask the host's keeper: mlxconfig set ATS_ENABLED=1 and a cold boot of the host",
             )
@@ -299,7 +302,7 @@ def vf_without_ats(c: Context) -> Iterator[Finding]:
             title=f"whether ATS is on for {listed(n.label for n in unread)} cannot be read here",
             consequence="without it GPUDirect RDMA in a guest makes a detour by the host's root complex",
             evidence=tuple(
-                Evidence(f"{n.address} ATS control", str(n.pci.ats_enabled)) for n in unread[:2] if n.pci is not None
+                Evidence(f"{n.address} config ATSCtl", str(n.pci.ats_enabled)) for n in unread[:2] if n.pci is not None
             ),
             rule="ATS on",
             fix="run as root, or ask the host's keeper",

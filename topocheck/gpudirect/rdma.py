@@ -193,13 +193,20 @@ def _in_the_way(g: Ground, gpu: Gpu, nic: Nic) -> list[ReasonStep]:
 
 def _ats(nic: Nic) -> ReasonStep:
     enabled = nic.pci.ats_enabled if nic.pci is not None else None
+    if nic.pci is not None and nic.pci.ats_supported is False:
+        return ReasonStep(
+            f"{nic.label} shows no ATS capability in this guest, so traffic goes by the host's root complex",
+            "degraded",
+            said(nic.pci, "config", "no ATS capability"),
+            "the host's keeper turns ATS on (mlxconfig ATS_ENABLED=1) and hands the capability to the guest",
+        )
     if nic.pci is None or enabled is None or isinstance(enabled, Missing):
         return ReasonStep(
             f"a guest: without ATS on {nic.label} traffic goes by the host's root complex; whether ATS is on needs "
             "root to read",
             "unknown",
         )
-    quoted = said(nic.pci, "ATS control", enabled)
+    quoted = said(nic.pci, "config ATSCtl", enabled)
     if enabled:
         return ReasonStep(f"ATS is on for {nic.label}, so translated requests go straight", "info", quoted)
     return ReasonStep(
