@@ -16,6 +16,7 @@ import msgspec
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.collect import run_collectives
 from topocheck.tests_live.collective_costs import busbw_factor
+from topocheck.tests_live.collectives import Events
 from topocheck.tests_live.ranks import World
 from topocheck.tests_live.rows import CollectiveRow
 from topocheck.tests_live.stats import is_stable, median, spread
@@ -171,18 +172,24 @@ class MpiSweep:
 
 def main() -> None:
     """`mpirun python -m topocheck.tests_live.mpi JOB`: be one rank."""
-    from topocheck.tests_live.collectives import Events
     from topocheck.tests_live.rank_child import LaunchJob
 
     job = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=LaunchJob)
-    import numpy
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
     events = Events(job.ranks.events, comm.rank)
     version = MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
     events.send("ready", software={"mpi": version[:80]}, host=MPI.Get_processor_name())
-    for row in job.ranks.rows:
+    run_sweeps(job.ranks.rows, comm, events)
+    events.send("finished")
+
+
+def run_sweeps(rows: tuple[CollectiveRow, ...], comm: Any, events: Events) -> None:
+    """Be one rank of `comm` for some sweeps; rank 0 sends what is measured."""
+    import numpy
+
+    for row in rows:
         part = comm.Split(0 if comm.rank < row.ranks else 1, comm.rank)
         if comm.rank < row.ranks:
             sweep = MpiSweep(row, numpy, part)
@@ -192,7 +199,6 @@ def main() -> None:
                 if m is not None:
                     events.send("measured", row=row.id, measurement=m)
         comm.Barrier()
-    events.send("finished")
 
 
 if __name__ == "__main__":

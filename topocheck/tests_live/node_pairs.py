@@ -176,7 +176,9 @@ class _Coordinator:
         if not self.options.ways and gpus:
             ways += ["nccl_tcp", "nccl_rdma", "nccl_gdr"] if shared else ["nccl_tcp"]
         out = [(w, "") for w in ways]
-        if not shared:
+        if len(hellos) < 2:
+            self.notes.append("all ranks that came are on one node: there is no pair of nodes to measure")
+        elif not shared:
             self.notes.append("no RDMA device with an active port on every node: TCP alone is measured")
         elif self.options.rails and gpus:
             out += [("nccl_gdr", rail) for rail in shared]

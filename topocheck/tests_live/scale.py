@@ -17,9 +17,10 @@ from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.collect import Ranks, environment, listen
 from topocheck.tests_live.collect import run_collectives as collectives
 from topocheck.tests_live.collectives import RankJob
-from topocheck.tests_live.mpi import mpirun_command, run_mpi
+from topocheck.tests_live.mpi import mpirun_command
 from topocheck.tests_live.rank_child import LaunchJob
 from topocheck.tests_live.ranks import World, meet
+from topocheck.tests_live.rows import CollectiveRow
 from topocheck.tests_live.scale_plan import collective_rows, places, split_mpi, train_rows
 from topocheck.tests_live.scale_types import Ground, ScaleOptions, ScaleReport
 from topocheck.tests_live.train_types import TrainJob, TrainRow
@@ -28,8 +29,8 @@ METHOD = (
     "Weak scaling: each rank takes the same batch. A step is zero_grad, forward, backward with the exchange of all "
     "gradients by DDP, and SGD, of square linear layers in fp32; steps back to back, mean over ranks, median of the "
     "samples. Efficiency is speed-up over ranks. Gradient error is |g - e| / |e| beside the exact mean. Digits: 1437 "
-    "to train, 360 to test, the same global batch for any number of ranks. MPI is mpi4py on host memory: one all_reduce "
-    "after the backward pass."
+    "to train, 360 to test, the same global batch for any number of ranks. MPI is mpi4py on host memory: one "
+    "all_reduce after the backward pass."
 )
 QUIET_S = 90.0
 JOIN_S = 180.0
@@ -59,10 +60,8 @@ def run(
     gpus = ground.gpus if any(d == "gpu" for _, d in places(ground, options)[0]) else ()
     out += collectives(torch_rows, world=_next(world, 1), local_gpus=gpus, heard=heard, software=software)
     out += _training(trained, _next(world, 2), gpus, software, heard)
-    if mpi_rows:
-        out += run_mpi(mpi_rows, world=world, software=software)
     if trained_mpi:
-        out += _training_mpi(trained_mpi, world, software, heard)
+        out += _over_mpi(mpi_rows, trained_mpi, world, software, heard)
     report = ScaleReport(
         taken_at=taken,
         ground=ground,
@@ -103,27 +102,32 @@ def _training(
         yield from _heard(Ranks(rows, job, environment(world), heard, argv), software)
 
 
-def _training_mpi(
-    rows: tuple[TrainRow, ...], world: World | None, software: dict[str, str], heard: Callable[[str, str], None]
+def _over_mpi(
+    sweeps: tuple[CollectiveRow, ...],
+    rows: tuple[TrainRow, ...],
+    world: World | None,
+    software: dict[str, str],
+    heard: Callable[[str, str], None],
 ) -> Iterator[Outcome]:
+    """Run everything over MPI in one process a rank: a rank of mpirun can begin MPI only once."""
     why = ""
     if importlib.util.find_spec("mpi4py") is None:
         why = "mpi4py is not installed: pip install 'topocheck-gpu[mpi]'"
     elif world is None and shutil.which("mpirun") is None:
         why = "mpirun is not on the PATH, and this process was started by no MPI launcher"
     if why:
-        yield from (NotMeasured(id=r.id, reason=why) for r in rows)
+        yield from (NotMeasured(id=i, reason=why) for i in [s.id for s in sweeps] + [r.id for r in rows])
         return
     with tempfile.TemporaryDirectory(prefix="topocheck-") as folder:
         told = Path(folder) / "rows"
         told.write_bytes(msgspec.json.encode(TrainJob(rows=rows)))
-        job = LaunchJob(ranks=RankJob(rows=(), events="", timeout_s=QUIET_S - 10))
+        job = LaunchJob(ranks=RankJob(rows=sweeps, events="", timeout_s=QUIET_S - 10))
         start = mpirun_command(max(r.ranks for r in rows)) if world is None else []
 
         def argv(path: str) -> list[str]:
             return [*start, sys.executable, "-m", "topocheck.tests_live.train_child", "mpi", path, str(told)]
 
-        yield from _heard(Ranks(rows, job, environment(world), heard, argv), software)
+        yield from _heard(Ranks((*sweeps, *rows), job, environment(world), heard, argv), software)
 
 
 def _heard(ranks: Ranks, software: dict[str, str]) -> Iterator[Outcome]:
@@ -134,6 +138,6 @@ def _heard(ranks: Ranks, software: dict[str, str]) -> Iterator[Outcome]:
         ranks.close()
 
 
-def cores_here() -> int:
-    """Return how many CPUs this process may use."""
-    return len(os.sched_getaffinity(0))
+def cpus_here() -> tuple[int, ...]:
+    """Return the CPUs this process may use."""
+    return tuple(sorted(os.sched_getaffinity(0)))

@@ -8,7 +8,7 @@ import msgspec
 
 from topocheck.tests_live.meeting import Meeting, node_here
 from topocheck.tests_live.ranks import LaunchError, World
-from topocheck.tests_live.scale import cores_here
+from topocheck.tests_live.scale import cpus_here
 from topocheck.tests_live.scale_types import Ground
 
 
@@ -16,13 +16,13 @@ class _Word(msgspec.Struct, frozen=True):
     """What each rank says of itself."""
 
     node: str
-    cores: int
+    cpus: tuple[int, ...]
     gpus: int
 
 
 def local_ground(gpus: tuple[str, ...], ranks: int = 0) -> Ground:
     """Return the ground of ranks that are started here: `ranks`, or one per GPU, or two."""
-    return Ground(ranks=ranks or max(len(gpus), 2), cores=cores_here(), gpus=gpus)
+    return Ground(ranks=ranks or max(len(gpus), 2), cores=len(cpus_here()), gpus=gpus)
 
 
 def common_ground(world: World, gpus: tuple[str, ...], deadline_s: float = 60.0) -> Ground:
@@ -34,7 +34,7 @@ def common_ground(world: World, gpus: tuple[str, ...], deadline_s: float = 60.0)
         LaunchError: a rank did not come; names it.
     """
     meeting = Meeting(world, deadline_s)
-    word = _Word(node_here(world), cores_here(), len(gpus))
+    word = _Word(node_here(world), cpus_here(), len(gpus))
     meeting.put(f"ground/{world.rank}", msgspec.json.encode(word))
     if world.rank == 0:
         words = []
@@ -69,7 +69,8 @@ def ground_of(words: list[_Word], launcher: str) -> Ground:
         ranks=len(words),
         nodes=len(nodes),
         ranks_per_node=block if in_blocks else 0,
-        cores=min(w.cores for w in words),
+        # A launcher may bind each rank to a core of its own: a node's cores are those of all its ranks.
+        cores=min(len({c for w in words if w.node == n for c in w.cpus}) for n in nodes),
         gpus=("all",) if enough else (),
         launcher=launcher,
     )

@@ -47,7 +47,7 @@ def main() -> None:
     if sys.argv[1] == "mpi":
         from topocheck.tests_live.train_mpi import run_rows
 
-        run_rows(train.rows, told.ranks.events)
+        run_rows(told.ranks, train.rows)
         return
     die_with_parent()
     pipe = Pipe(int(sys.argv[1]))

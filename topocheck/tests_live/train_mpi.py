@@ -9,7 +9,8 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
-from topocheck.tests_live.collectives import Events
+from topocheck.tests_live.collectives import Events, RankJob
+from topocheck.tests_live.mpi import run_sweeps
 from topocheck.tests_live.train_digits import DigitsError, learn, network
 from topocheck.tests_live.train_rank import measurement
 from topocheck.tests_live.train_step import WARM_STEPS, Stepper
@@ -29,16 +30,17 @@ def average(torch: Any, comm: Any, net: Any) -> None:
         at += p.numel()
 
 
-def run_rows(rows: tuple[TrainRow, ...], events_path: str) -> None:
-    """Be one rank of MPI's world for all rows."""
+def run_rows(job: RankJob, rows: tuple[TrainRow, ...]) -> None:
+    """Be one rank of MPI's world: the sweeps of the job, then the training rows."""
     import torch
     from mpi4py import MPI
 
     torch.set_num_threads(1)
     world = MPI.COMM_WORLD
-    events = Events(events_path, world.rank)
+    events = Events(job.events, world.rank)
     version = MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
     events.send("ready", software={"mpi": version[:80]}, host=MPI.Get_processor_name())
+    run_sweeps(job.rows, world, events)
     for row in rows:
         comm = world.Split(0 if world.rank < row.ranks else 1, world.rank)
         if world.rank < row.ranks:

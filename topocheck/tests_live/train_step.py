@@ -24,6 +24,9 @@ def model(torch: Any, row: TrainRow, device: Any) -> Any:
     width, layers = layers_of(row.gradient_bytes)
     torch.manual_seed(1)
     out = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
+    for p in out.parameters():
+        # Keeps the size of activations and gradients from layer to layer; else they vanish, and 16 bits underflow.
+        torch.nn.init.normal_(p, std=width**-0.5)
     return out.to(device)
 
 

@@ -1,0 +1,107 @@
+"""mpirun, torchrun, and ranks that never come."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cluster.launching import BW, CLUSTER, PAIRS, QUICK_BW, QUICK_SCALE, SCALE, environment, python, run
+from tests.conftest import require_program
+from tests.support.slurm import free_ports
+
+pytest.importorskip("torch", reason="ranks meet through torch")
+pytestmark = [pytest.mark.service, pytest.mark.torch]
+
+
+def mpirun(*argv: str) -> list[str]:
+    """Two ranks that are told to be two nodes, since both have this host's name."""
+    start = ["mpirun", "--oversubscribe", "--bind-to", "none"]
+    start += ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [*start, "-np", "1", "-x", "TOPOCHECK_NODE=a", *argv, ":", "-np", "1", "-x", "TOPOCHECK_NODE=b", *argv]
+
+
+@pytest.mark.parametrize(("code", "args"), [(CLUSTER, ()), (PAIRS, ()), (SCALE, QUICK_SCALE), (BW, QUICK_BW)])
+def test_mpirun(code, args):
+    require_program("mpirun")
+    done = run(mpirun(*python(code, *args)), environment())
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    if code is CLUSTER:
+        assert [(p["rank"], p["node"]) for p in report["places"]] == [(0, "a"), (1, "b")]
+    elif code is PAIRS:
+        assert {n["node"] for n in report["nodes"]} == {"a", "b"}
+        assert [p["error"] for p in report["pairs"]] == [""]
+    elif code is SCALE:
+        assert {p["ranks"] for p in report["points"] if p["curve"] == "training step"} == {1, 2}
+    else:
+        assert report["measurements"]
+
+
+def torchrun(*argv: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--no-python",
+        *argv,
+    ]
+
+
+def test_torchrun_report_of_one_node_with_two_ranks():
+    done = run(torchrun(*python(CLUSTER)), environment(NCCL_DEBUG="WARN"))
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["ranks"], report["fleet"]["nodes"]) == (2, 1)
+    assert [p["local_rank"] for p in report["places"]] == [0, 1]
+    assert report["mixed_settings"] == []
+
+
+def test_torchrun_scale():
+    done = run(torchrun(*python(SCALE, *QUICK_SCALE)), environment())
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["ground"]["launcher"] == "torchrun"
+    (fp16,) = [t for t in report["training"] if t["hook"] == "fp16"]
+    # Half precision has 11 significant bits: an error of some 2^-12 of each value.
+    assert 1e-5 < fp16["gradient_error"] < 1e-2
+
+
+def test_a_rank_that_never_comes_is_named_and_the_rest_reported():
+    port = str(free_ports(1)[0])
+    code = CLUSTER.replace("deadline_s=40", "deadline_s=15")
+    ranks = [
+        subprocess.Popen(
+            python(code),
+            env=environment(
+                RANK=str(r), WORLD_SIZE="3", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                TOPOCHECK_NODE=f"n{r}", NCCL_ALGO="Ring" if r else "Tree",
+            ),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for r in range(2)
+    ]  # fmt: skip
+    out, err = ranks[0].communicate(timeout=90)
+    ranks[1].communicate(timeout=30)
+    assert ranks[0].returncode == 0, err
+    report = json.loads(out)
+    assert list(report["silent"]) == ["rank 2"]
+    assert report["fleet"]["nodes"] == 2
+    # Two ranks, two values: no one is usual, and both are told.
+    assert dict(report["mixed_settings"]) == {"NCCL_ALGO": ["Tree: rank 0", "Ring: rank 1"]}
+
+
+def test_without_a_launcher_the_error_says_how_to_start():
+    from topocheck.cli.cluster import cluster_report
+    from topocheck.cli.node_pairs import node_pairs
+    from topocheck.model.base import InputError
+
+    for command in (cluster_report, node_pairs):
+        with pytest.raises(InputError, match="srun"):
+            command()

@@ -1,0 +1,91 @@
+"""From a tournament to findings that name the node, the NIC or the link."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from topocheck.checks.bandwidth_nodes import judge_pairs
+from topocheck.model.base import State
+from topocheck.tests_live.node_pairs_summary import summarize
+from topocheck.tests_live.node_pairs_types import NodeHello, NodePairsReport, PairRate
+
+
+def hello(name: str) -> NodeHello:
+    return NodeHello(node=name, rank=0, host=name, address="10.0.0.1", port=1)
+
+
+def pair(a: str, b: str, rate: float | None, back: float | None = None, **fields) -> PairRate:
+    return PairRate(a=a, b=b, a_to_b_gb_s=rate, b_to_a_gb_s=rate if back is None else back, **fields)
+
+
+def judged(names: str, pairs: list[PairRate], **fields) -> NodePairsReport:
+    report = NodePairsReport(nodes=tuple(hello(n) for n in names), pairs=tuple(pairs), **fields)
+    return judge_pairs(summarize(report))
+
+
+def found(report: NodePairsReport) -> list[tuple[str, str, State]]:
+    return [(f.id, f.subject, f.state) for f in report.findings]
+
+
+def test_healthy_nodes_are_quiet():
+    report = judged("abcd", [pair(x, y, 12.0) for x, y in combinations("abcd", 2)])
+    assert found(report) == []
+    assert {m.sends_gb_s for m in report.medians} == {12.0}
+
+
+def test_the_slow_node_is_named_once():
+    report = judged("abcd", [pair(x, y, 6.0 if "b" in (x, y) else 12.0) for x, y in combinations("abcd", 2)])
+    assert found(report) == [("bw.slow-node", "b", State.FAIL)]
+    assert "50 %" in report.findings[0].title
+    assert report.findings[0].evidence
+
+
+def test_a_slow_pair_measured_again_and_found_well_accuses_nobody():
+    pairs = [pair(x, y, 4.0 if (x, y) == ("a", "b") else 12.0) for x, y in combinations("abcd", 2)]
+    assert found(judged("abcd", pairs))[0][0] == "bw.slow-link"
+    assert found(judged("abcd", [*pairs, pair("a", "b", 11.9, phase="again")])) == []
+
+
+def test_one_nic_of_one_node():
+    pairs = [pair(x, y, 12.0) for x, y in combinations("abcd", 2)]
+    for rail in ("mlx5_0", "mlx5_1"):
+        pairs += [
+            pair(x, y, 20.0 if rail == "mlx5_1" and "c" in (x, y) else 45.0, way="nccl_gdr", rail=rail)
+            for x, y in combinations("abcd", 2)
+        ]
+    report = judged("abcd", pairs)
+    assert found(report) == [("bw.slow-node", "c mlx5_1", State.FAIL)]
+    assert [(r.rail, r.median_gb_s, r.slowest_gb_s) for r in report.rails] == [
+        ("mlx5_0", 45.0, 45.0),
+        ("mlx5_1", 32.5, 20.0),  # three of six pairs at 20
+    ]
+
+
+def test_the_gain_of_each_way_is_a_number():
+    pairs = []
+    for way, rate in (("nccl_tcp", 4.0), ("nccl_rdma", 20.0), ("nccl_gdr", 40.0)):
+        pairs += [pair(x, y, rate, way=way) for x, y in combinations("abc", 2)]
+    gains = judged("abc", pairs).gains
+    assert "5.00 times NCCL over TCP" in gains[0]
+    assert "2.00 times NCCL, RDMA" in gains[1]
+
+
+def test_a_silent_node_is_named_and_the_others_kept():
+    pairs = [
+        pair("a", "b", 12.0),
+        pair("a", "c", 12.0),
+        pair("b", "c", 12.0),
+        pair("a", "d", None, error="d did not answer"),
+    ]
+    report = judged("abcd", pairs, silent={"d": "answered nothing in round 2"})
+    assert found(report) == [("bw.silent-node", "d", State.FAIL)]
+
+
+def test_all_pairs_failed_is_unknown_not_ok():
+    pairs = [pair(x, y, None, error="connection refused") for x, y in combinations("abc", 2)]
+    assert found(judged("abc", pairs)) == [("bw.unmeasured-pairs", "tcp", State.UNKNOWN)]
+
+
+def test_two_nodes_compare_their_directions():
+    assert found(judged("ab", [pair("a", "b", 12.0, 11.0)])) == []
+    assert found(judged("ab", [pair("a", "b", 12.0, 5.0)])) == [("bw.uneven-directions", "b to a", State.WARN)]

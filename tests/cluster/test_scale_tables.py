@@ -1,0 +1,136 @@
+"""From measurements to tables, text and curve."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from topocheck.model.measurement import Measurement, NotMeasured
+from topocheck.render.page import Style
+from topocheck.render.scale import scale_csv, scale_json, scale_markdown, scale_text
+from topocheck.render.scale_curve import svg
+from topocheck.tests_live.scale_ground import _Word, ground_of
+from topocheck.tests_live.scale_summary import summarize
+from topocheck.tests_live.scale_types import Ground, ScaleOptions, ScaleReport
+from topocheck.tests_live.train_types import MIB
+
+OPTIONS = ScaleOptions(gradient_bytes=8 * MIB, batch=32, hooks=("none", "fp16", "bf16"))
+
+
+def step(name: str, us: float, kind: str = "train_step", unit: str = "us") -> Measurement:
+    ranks = int(name.split(":")[2])
+    mode = name.rpartition("pattern ")[2] if "pattern" in name else None
+    return Measurement(
+        id=f"scale:train:{name}:{kind}", kind=kind, backend="gloo", ranks=ranks, mode=mode, placement="host",
+        size_bytes=8 * MIB, samples=(us,), median=us, min=us, max=us, unit=unit,
+    )  # fmt: skip
+
+
+def sweep(ranks: int, size: int, us: float) -> Measurement:
+    return Measurement(
+        id=f"c:{ranks}:{size}", kind="collective", collective="all_reduce", backend="gloo", ranks=ranks,
+        mode="back_to_back", size_bytes=size, median=us, unit="us", time_us=us, busbw_gb_s=size / us / 1e3,
+    )  # fmt: skip
+
+
+def report(cores: int = 4) -> ScaleReport:
+    outcomes: list[Measurement | NotMeasured] = [
+        step("gloo:host:1:step", 1000),
+        step("gloo:host:1:step", 600, "backward"),
+        step("gloo:host:2:step", 1250),
+        step("gloo:host:4:step", 2000),
+        step("gloo:host:4:hook fp16", 1000),
+        step("gloo:host:4:hook fp16", 3e-4, "gradient_error", "relative"),
+        step("gloo:host:4:digits fp16", 0.95, "accuracy", "share"),
+        step("gloo:host:4:bucket 1", 3000),
+        step("gloo:host:4:bucket 8", 2000),
+        step("gloo:host:4:pattern ring", 800, "pattern"),
+        step("gloo:host:4:pattern parameter_server", 2400, "pattern"),
+        NotMeasured(id="scale:train:gloo:host:4:hook bf16", reason="gloo, host, bf16: wants NCCL"),
+        sweep(2, 8 * MIB, 900),
+        # alpha 100 us and 10 bytes/ns... t = 100 us + size / (10 GB/s)
+        *(sweep(4, s, 100 + s / 1e4) for s in (1 << 16, 1 << 18, 1 << 20, 4 << 20, 8 << 20)),
+    ]
+    raw = ScaleReport(ground=Ground(ranks=4, cores=cores), options=OPTIONS)
+    return summarize(raw, outcomes)
+
+
+def test_speed_up_and_efficiency():
+    points = {p.ranks: p for p in report().points if p.curve == "training step"}
+    # 32 samples in 1000 us are 32000 a second; 4 x 32 in 2000 us are 64000.
+    assert points[1].rate == pytest.approx(32000)
+    assert points[4].rate == pytest.approx(64000)
+    assert points[2].speed_up == pytest.approx(1.6)
+    assert points[2].efficiency == pytest.approx(0.8)
+    assert points[4].efficiency == pytest.approx(0.5)
+
+
+def test_more_ranks_than_cores_claim_nothing():
+    points = {p.ranks: p for p in report(cores=2).points if p.curve == "training step"}
+    assert points[2].efficiency is not None
+    assert points[4].oversubscribed
+    assert points[4].efficiency is None
+    assert "oversubscribed" in scale_text(report(cores=2), Style())
+
+
+def test_serial_parallel_and_compressed_stand_together():
+    rows = {(t.ranks, t.hook): t for t in report().training}
+    assert list(rows) == [(1, "none"), (4, "none"), (4, "fp16"), (4, "bf16")]
+    assert rows[4, "fp16"].step_ratio == pytest.approx(0.5)
+    assert rows[4, "fp16"].gradient_error == pytest.approx(3e-4)
+    assert rows[4, "fp16"].accuracy == 0.95
+    assert rows[4, "bf16"].step_us is None
+    assert "wants NCCL" in rows[4, "bf16"].why
+    assert "gloo, host, bf16: wants NCCL" in report().not_applicable
+
+
+def test_the_fastest_bucket_beside_the_predicted():
+    r = report()
+    (s,) = r.sweeps
+    assert s.best_mib == 8
+    assert s.predicted_mib in (1, 8)
+    by_size = {b.bucket_mib: b.predicted_us for b in r.buckets}
+    # One bucket of 8 MiB: backward 600 us, then 100 us + 8 MiB / 10 GB/s = 938.9 us, and 400 us beside backward.
+    assert by_size[8] == pytest.approx(400 + 600 + 938.9, rel=0.01)
+
+
+def test_patterns_have_a_prediction():
+    rows = {p.pattern: p for p in report().patterns}
+    assert rows["ring"].predicted_us == pytest.approx(938.9, rel=0.01)
+    # Four ranks: the server's port carries 2 x 3 buffers, a ring's link 2 x 3/4 of one; four times as long, less hops.
+    assert rows["parameter_server"].predicted_us == pytest.approx(4 * 838.9 + 2 * 100 / 6, rel=0.01)
+
+
+def test_every_rendering_holds_together():
+    r = report()
+    for width in (60, 80, 120):
+        text = scale_text(r, Style(width=width))
+        assert "training step, gloo, host memory" in text
+    assert json.loads(scale_json(r))["schema_version"] == 1
+    lines = list(csv.DictReader(io.StringIO(scale_csv(r))))
+    assert {(x["curve"], x["ranks"]) for x in lines} >= {("training step", "4"), ("all_reduce", "2")}
+    assert "| training step, gloo, host memory | 4 |" in scale_markdown(r)
+    root = ElementTree.fromstring(svg(r))
+    shapes = [e.tag.rpartition("}")[2] for e in root.iter()]
+    assert shapes.count("polyline") == 1
+    assert shapes.count("circle") == 3
+
+
+def test_nothing_measured_renders_too():
+    empty = ScaleReport(ground=Ground(ranks=2), options=ScaleOptions())
+    assert "Scaling" in scale_text(empty, Style())
+    ElementTree.fromstring(svg(empty))
+
+
+def test_ground_of_two_nodes_in_blocks():
+    words = [_Word("a", (0,), 0), _Word("a", (1,), 0), _Word("b", (0,), 0), _Word("b", (1,), 0)]
+    g = ground_of(words, "slurm")
+    # Each rank is bound to a core of its own; the node has both.
+    assert (g.ranks, g.nodes, g.ranks_per_node, g.cores) == (4, 2, 2, 2)
+    mixed = ground_of([words[0], words[2], words[1], words[3]], "slurm")
+    assert mixed.ranks_per_node == 0
+    assert ground_of([_Word("a", (0,), 1), _Word("a", (0,), 1)], "slurm").gpus == ()

@@ -1,0 +1,70 @@
+"""A real Slurm of two nodes on this machine: report --cluster, bw, bw --pairs nodes and scale as its tasks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cluster.launching import BW, CLUSTER, PAIRS, QUICK_BW, QUICK_SCALE, SCALE, environment, python
+from tests.support.slurm import Slurm, free_ports, slurm_cluster
+from tests.support.snapshots import write_snapshot
+
+pytest.importorskip("torch", reason="ranks meet through torch")
+pytestmark = [pytest.mark.service, pytest.mark.torch]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    with slurm_cluster(tmp_path_factory.mktemp("slurm"), {}) as cluster:
+        # n1 and n2 are names of Slurm's alone: no resolver knows where rank 0 is.
+        cluster.environment = environment() | cluster.environment | {"MASTER_ADDR": "127.0.0.1"}
+        yield cluster
+
+
+def srun(slurm: Slurm, *argv: str) -> str:
+    slurm.environment["MASTER_PORT"] = str(free_ports(1)[0])
+    done = slurm.run("srun", "-N2", "-n2", "--overcommit", "--chdir=/", *argv, timeout=120)
+    assert done.returncode in (0, 1), done.stderr + slurm.logs()
+    return done.stdout
+
+
+def test_report_of_two_nodes_with_a_recording_each(slurm, tmp_path):
+    write_snapshot(tmp_path / "n1.snap", "hgx_h100_cx7")
+    write_snapshot(tmp_path / "n2.snap", "hgx_h100_cx7", kernel_release="6.1.0-odd")
+    report = json.loads(srun(slurm, *python(CLUSTER, f"{tmp_path}/%N.snap")))
+    assert report["launcher"] == "slurm"
+    assert report["silent"] == {}
+    (kind,) = report["fleet"]["kinds"]
+    assert sorted(n for g in kind["groups"] for n in g["nodes"]) == ["n1", "n2"]
+    assert [(p["rank"], p["node"]) for p in report["places"]] == [(0, "n1"), (1, "n2")]
+    assert report["fleet"]["rails"]
+
+
+def test_nodes_of_one_kernel_ask_it_once_each(slurm):
+    report = json.loads(srun(slurm, *python(CLUSTER)))
+    (kind,) = report["fleet"]["kinds"]
+    (group,) = kind["groups"]
+    assert sorted(group["nodes"]) == ["n1", "n2"]
+    assert report["fleet"]["odd"] == []
+
+
+def test_pairs_of_nodes(slurm):
+    report = json.loads(srun(slurm, *python(PAIRS)))
+    assert sorted(n["node"] for n in report["nodes"]) == ["n1", "n2"]
+    (pair,) = [p for p in report["pairs"] if p["phase"] == "pairs"]
+    assert pair["a_to_b_gb_s"] > 0
+    assert pair["b_to_a_gb_s"] > 0
+
+
+def test_scale_by_nodes(slurm):
+    report = json.loads(srun(slurm, *python(SCALE, *QUICK_SCALE)))
+    steps = {p["ranks"]: p for p in report["points"] if p["curve"] == "training step"}
+    assert {n: p["nodes"] for n, p in steps.items()} == {1: 1, 2: 2}
+    assert report["not_measured"] == []
+
+
+def test_bw_over_gloo(slurm):
+    report = json.loads(srun(slurm, *python(BW, *QUICK_BW)))
+    (m,) = [m for m in report["measurements"] if m["kind"] == "collective" and m["mode"] == "back_to_back"]
+    assert (m["ranks"], m["backend"], m["verified"]) == (2, "gloo", True)
