@@ -5,9 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.checks.software import findings, healthy, one, state, variant, with_node
+from tests.checks import support
+from tests.checks.software import findings, healthy, one, own_checks, run, state, variant, with_node
 from topocheck.checks.registry import Context
+from topocheck.host.base import Host, RecordedBackend
 from topocheck.model.base import ABSENT, State
+from topocheck.pipeline import read_node
+from topocheck.probes.registry import PROBES
 
 HGX = "hgx_h100_cx7"
 # Of hgx_h100_cx7: node 0 has CPUs 0-47 and 96-143 and GPU0 to GPU3, node 1 the rest and GPU4 to GPU7.
@@ -133,3 +137,39 @@ def test_balancing_matters_where_gpu_memory_is_a_node() -> None:
     assert one("numa.balancing", variant("gh200", system={"numa_balancing": True})).state is State.NOTE
     assert findings("numa.balancing", healthy("gh200")) == ()
     assert state("numa.balancing", variant(HGX, system={"numa_balancing": True})) is State.NOT_APPLICABLE
+
+
+NUMA_CHECKS = (
+    "numa.balancing",
+    "numa.gpus-over-sockets",
+    "numa.memory-nodes-excluded",
+    "numa.node-missing",
+    "numa.node-mixed",
+    "numa.nps",
+    "numa.process-far-from-gpus",
+)
+
+
+def test_every_check_of_this_area_is_in_the_list() -> None:
+    assert {c.id for c in own_checks() if c.id.startswith("numa.")} == set(NUMA_CHECKS)
+
+
+@pytest.mark.parametrize("id_", NUMA_CHECKS)
+def test_an_empty_recording_is_told_as_such(id_: str) -> None:
+    """Nobody looked, so neither `one NUMA node` nor `no GPU` is known."""
+    result, found = run(id_, support.context(read_node(Host(RecordedBackend({}), "empty"), PROBES)))
+    assert (result.state, found) == (State.NOT_APPLICABLE, ())
+    assert "not_recorded" in result.detail
+
+
+@pytest.mark.parametrize("id_", ["numa.node-missing", "numa.node-mixed", "numa.nps", "numa.process-far-from-gpus"])
+def test_nodes_that_did_not_answer_are_unknown_beside_gpus(id_: str) -> None:
+    f = one(id_, variant(HGX, hangs=["read:/sys/devices/system/node/online"]))
+    assert (f.state, f.subject) == (State.UNKNOWN, "node")
+    assert "timed_out" in f.title
+
+
+def test_a_kernel_without_numa_has_nothing_to_judge() -> None:
+    c = healthy(HGX)
+    c = with_node(c, numa=msgspec.structs.replace(c.node.numa, nodes=ABSENT))
+    assert state("numa.node-missing", c) is State.NOT_APPLICABLE

@@ -9,7 +9,7 @@ import msgspec
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.subjects import is_guest, listed, living, named
 from topocheck.model.address import format_cpulist, parse_cpulist
-from topocheck.model.base import Evidence, Finding, Missing, State, known
+from topocheck.model.base import Evidence, Finding, Missing, Reason, State, known
 from topocheck.topology.inventory import by_address, numa_of
 from topocheck.topology.tree import Chain, chains
 from topocheck.topology.types import Gpu, Nic
@@ -50,6 +50,30 @@ def _nodes_with_cpus(c: Context) -> list[int]:
     return [n.node for n in nodes if cpus(n.cpulist)] if known(nodes) else []
 
 
+def no_gpu(c: Context) -> str:
+    """Return why there is no GPU to judge: there is none, or nobody could look."""
+    devices = c.node.pci.devices
+    return f"GPUs cannot be told: {devices}" if isinstance(devices, Missing) else "no NVIDIA GPU"
+
+
+def nodes_untold(c: Context, id_: str, *, devices: bool) -> Finding | None:
+    """Return the finding where the NUMA nodes cannot be told; None where they are known.
+
+    Raises:
+        NotApplicableError: the kernel has none, or none of the devices that the check is about is here either.
+    """
+    nodes = c.node.numa.nodes
+    if known(nodes):
+        return None
+    if nodes.reason is Reason.ABSENT:
+        raise not_applicable("the kernel shows no NUMA nodes")
+    title = f"NUMA nodes cannot be told: {nodes}"
+    if not devices:
+        raise not_applicable(title)
+    evidence = (Evidence("/sys/devices/system/node", str(nodes)),)
+    return Finding(id=id_, state=State.UNKNOWN, subject="node", title=title, evidence=evidence)
+
+
 class Reach(msgspec.Struct, frozen=True):
     """What of a GPU's near CPUs this process may use."""
 
@@ -62,7 +86,7 @@ def _reach(c: Context) -> list[Reach] | None:
     """Return what each GPU of this process leaves to it; None where the CPUs of the process cannot be told."""
     own = _own(c)
     if not own:
-        raise not_applicable("no NVIDIA GPU")
+        raise not_applicable(no_gpu(c))
     if len(_nodes_with_cpus(c)) < 2:
         raise not_applicable("one NUMA node: every CPU is as near as the other")
     allowed = cpus(c.node.numa.allowed_cpus)
@@ -97,6 +121,10 @@ def process_far_from_gpus(c: Context) -> Iterator[Finding]:
         With one NUMA node, or where the process may use every CPU. A process that sees GPUs of several sockets
         and is near some of them gets a note: it may be one rank of several.
     """
+    untold = nodes_untold(c, "numa.process-far-from-gpus", devices=bool(_own(c)))
+    if untold is not None:
+        yield untold
+        return
     found = _reach(c)
     if found is None:
         title = f"the CPUs of this process cannot be told: {c.node.numa.allowed_cpus}"
@@ -154,8 +182,14 @@ def memory_nodes_excluded(c: Context) -> Iterator[Finding]:
         With one NUMA node. A note where some GPUs of several have their memory.
     """
     allowed, memory = cpus(c.node.numa.allowed_mems), cpus(c.node.numa.has_memory)
+    for what, value in (
+        ("NUMA nodes with memory", c.node.numa.has_memory),
+        ("memory nodes of this process", c.node.numa.allowed_mems),
+    ):
+        if isinstance(value, Missing) and value.reason is not Reason.ABSENT:
+            raise not_applicable(f"{what} cannot be told: {value}")
     if allowed is None or memory is None or len(memory) < 2:
-        raise not_applicable("one memory node, or it cannot be told")
+        raise not_applicable("one memory node")
     placed = [(g, g.cpu_node) for g in _own(c) if not isinstance(g.cpu_node, Missing)]
     if not placed:
         raise not_applicable("no GPU tells its NUMA node")
@@ -214,6 +248,10 @@ def node_missing(c: Context) -> Iterator[Finding]:
     """
     nodes = _nodes_with_cpus(c)
     told, untold = _placed(c)
+    unknown = nodes_untold(c, "numa.node-missing", devices=bool(told or untold))
+    if unknown is not None:
+        yield unknown
+        return
     if len(nodes) < 2 or not untold or told:
         if len(nodes) < 2:
             raise not_applicable("one NUMA node: there is nothing to be far from")
@@ -245,6 +283,10 @@ def node_mixed(c: Context) -> Iterator[Finding]:
         bridges of their own tell theirs.
     """
     told, untold = _placed(c)
+    unknown = nodes_untold(c, "numa.node-mixed", devices=bool(told or untold))
+    if unknown is not None:
+        yield unknown
+        return
     if len(_nodes_with_cpus(c)) < 2:
         raise not_applicable("one NUMA node")
     if told and untold:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from topocheck.checks.numa import cpus, visible
+from topocheck.checks.numa import cpus, no_gpu, nodes_untold, visible
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.subjects import listed, living
 from topocheck.model.base import Evidence, Finding, Missing, State, known
@@ -44,7 +44,11 @@ def gpus_over_sockets(c: Context) -> Iterator[Finding]:
     """
     seen = visible(c)
     every = living(c)
-    if not known(c.node.cuda.devices) or len(seen) < 2 or len(seen) >= len(every):
+    if not every:
+        raise not_applicable(no_gpu(c))
+    if not known(c.node.cuda.devices):
+        raise not_applicable(f"which GPUs this process sees cannot be told: CUDA devices {c.node.cuda.devices}")
+    if len(seen) < 2 or len(seen) >= len(every):
         raise not_applicable("the process sees every GPU, one, or none")
     joined = {(p.from_, p.to) for p in c.topology.paths if p.nvlinks}
     if all((a.address, b.address) in joined for a in seen for b in seen if a is not b):
@@ -94,11 +98,15 @@ def nps(c: Context) -> Iterator[Finding]:
         With one node per socket. Nodes without CPUs (GPU memory, CXL) do not count.
     """
     nodes, sockets = c.node.numa.nodes, c.node.numa.sockets
+    untold = nodes_untold(c, "numa.nps", devices=bool(living(c)))
+    if untold is not None:
+        yield untold
+        return
     if isinstance(nodes, Missing) or isinstance(sockets, Missing):
-        raise not_applicable("nodes or sockets cannot be told")
+        raise not_applicable(f"the number of sockets cannot be told: {sockets}")
     with_cpus = [n for n in nodes if cpus(n.cpulist)]
     if not living(c):
-        raise not_applicable("no NVIDIA GPU")
+        raise not_applicable(no_gpu(c))
     if len(with_cpus) <= sockets:
         return
     yield Finding(
@@ -136,6 +144,8 @@ def balancing(c: Context) -> Iterator[Finding]:
         Where no GPU's memory is a NUMA node.
     """
     nodes = [g for g in living(c) if known(g.memory_node)]
+    if not living(c):
+        raise not_applicable(no_gpu(c))
     if not nodes:
         raise not_applicable("no GPU's memory is a NUMA node")
     on = c.node.system.numa_balancing
