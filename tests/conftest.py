@@ -9,7 +9,7 @@ import pytest
 
 
 def require_program(*names: str) -> None:
-    """Skip the test where a program is absent; fail where the environment promises it (TOPOCHECK_REQUIRE_SERVICES=1)."""
+    """Skip the test where a program is absent; fail where TOPOCHECK_REQUIRE_SERVICES=1 promises it."""
     absent = [n for n in names if shutil.which(n, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is None]
     if not absent:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -56,7 +57,7 @@ def read_node(host: Host, probes: Sequence[Probe] | None = None) -> Node:
         host: where the answers come from.
         probes: which to run; where None, all, and of the optional ones those that the machine was asked.
     """
-    facts: dict[str, object] = {}
+    facts: dict[str, Any] = {}
     statuses = []
     if probes is None:
         probes = PROBES + tuple(p for p in OPTIONAL_PROBES if _was_asked(host, p))
@@ -82,7 +83,7 @@ def read_node(host: Host, probes: Sequence[Probe] | None = None) -> Node:
         taken_at=_or_empty(host),
         software=software,
         probes=tuple(statuses),
-        **facts,  # type: ignore[arg-type]  # each probe's name is the field its facts belong to
+        **facts,  # each probe's name is the field its facts belong to
     )
 
 

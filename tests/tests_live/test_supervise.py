@@ -141,7 +141,7 @@ def test_events_that_come_in_pieces_are_joined() -> None:
 
 def test_what_has_come_is_taken_though_no_time_is_left() -> None:
     """The watch looks in between two rows and must not wait, nor miss what already lies in the pipe."""
-    code = "import os,sys,time; os.write(int(sys.argv[1]), b'{\"a\":1}\\n{\"a\":2}\\n'); time.sleep(60)"
+    code = 'import os,sys,time; os.write(int(sys.argv[1]), b\'{"a":1}\\n{"a":2}\\n\'); time.sleep(60)'
     p = Process([sys.executable, "-c", code, "{fd}"])
     try:
         assert p.event(time.monotonic() + 30) == {"a": 1}

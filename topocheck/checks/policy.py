@@ -125,7 +125,7 @@ def nics_differ(c: Context) -> Iterator[Finding]:
     nics = c.topology.nics
     if expect.nic_count is not None and len(nics) != expect.nic_count:
         title = f"{len(nics)} RDMA NICs, the policy expects {expect.nic_count}"
-        said = (Evidence("/sys/class/infiniband", ", ".join(n.label for n in nics) or "empty"),)
+        said: tuple[Evidence, ...] = (Evidence("/sys/class/infiniband", ", ".join(n.label for n in nics) or "empty"),)
         rule = f"nic_count = {expect.nic_count}"
         yield _failed("policy.nics-differ", "node", title, rule, said, "look for the missing card: lspci -d 15b3:")
     if expect.nic_rate_gbit_s is None:
