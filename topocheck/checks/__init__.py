@@ -44,19 +44,23 @@ LIVE_AREAS = ("bandwidth", "bandwidth_compare")
 """Files with checks of measurements, whose ids begin with `bw.`."""
 
 
+NODE_AREAS = ("bandwidth_nodes",)
+"""Files with checks of measurements between nodes, whose ids begin with `bw.` too."""
+
+
 def static_checks() -> tuple[Check, ...]:
     """Return the checks of facts, by id: those of `topocheck check` and `report`."""
-    return tuple(c for c in _load(AREAS) if not c.id.startswith("bw."))
+    return _load(AREAS)
 
 
 def live_checks() -> tuple[Check, ...]:
-    """Return the checks of measurements, by id: those of `topocheck bw`."""
-    return tuple(c for c in _load(LIVE_AREAS) if c.id.startswith("bw."))
+    """Return the checks of measurements on one node, by id: those of `topocheck bw`."""
+    return _load(LIVE_AREAS)
 
 
 def all_checks() -> tuple[Check, ...]:
     """Return every check there is, by id."""
-    return _load(AREAS + LIVE_AREAS)
+    return _load(AREAS + LIVE_AREAS + NODE_AREAS)
 
 
 def threshold_names() -> dict[str, tuple[str, ...]]:
@@ -65,6 +69,6 @@ def threshold_names() -> dict[str, tuple[str, ...]]:
 
 
 def _load(areas: tuple[str, ...]) -> tuple[Check, ...]:
-    for area in areas:
-        importlib.import_module(f"topocheck.checks.{area}")
-    return tuple(CHECKS[i] for i in sorted(CHECKS))
+    """Return the checks of some files, and of no other file that happens to be imported."""
+    modules = {importlib.import_module(f"topocheck.checks.{area}").__name__ for area in areas}
+    return tuple(CHECKS[i] for i in sorted(CHECKS) if CHECKS[i].function.__module__ in modules)
