@@ -1,0 +1,90 @@
+"""What the policy expects: each expectation fails on a node that lacks it, and is quiet on one that has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.checks import support
+from tests.machines.builder import cached, machine
+from topocheck.checks import registry, static_checks
+from topocheck.model.base import DENIED, State
+from topocheck.policy.types import Expect, Policy
+
+HGX, LOST = "hgx_h100_cx7", "gpu_lost"
+
+
+def result(id_: str, name: str, expect: Expect | None, **change: Any) -> tuple[registry.CheckResult, list[State]]:
+    facts = support.facts(machine(name, **change) if change else cached(name))
+    c = support.context(facts, Policy(expect=expect or Expect()))
+    r, found = next(iter(registry.run([x for x in static_checks() if x.id == id_], c)))
+    return r, [f.state for f in found]
+
+
+# HGX H100: 8 GPUs, 18 NVLinks each, PCIe gen 5 x16, and mlx5_0 to mlx5_9 of which eight are 400 Gb/s.
+HAS = [
+    ("policy.gpus-differ", Expect(gpu_count=8, gpu_model="H100")),
+    ("policy.nvlinks-missing", Expect(nvlinks_per_gpu=18)),
+    ("policy.nics-differ", Expect(nic_count=10)),
+    ("policy.p2p-missing", Expect(p2p_everywhere=True, gdr_pairs=8)),
+    ("policy.pcie-slower", Expect(pcie_gen=5, pcie_width=16)),
+]
+LACKS = [
+    ("policy.gpus-differ", Expect(gpu_count=16)),
+    ("policy.gpus-differ", Expect(gpu_model="B200")),
+    ("policy.nvlinks-missing", Expect(nvlinks_per_gpu=24)),
+    ("policy.nics-differ", Expect(nic_count=12)),
+    ("policy.nics-differ", Expect(nic_rate_gbit_s=800)),
+    ("policy.p2p-missing", Expect(gdr_pairs=1000)),
+    ("policy.pcie-slower", Expect(pcie_gen=6)),
+    ("policy.pcie-slower", Expect(pcie_width=32)),
+]
+
+
+@pytest.mark.parametrize(("id_", "expect"), HAS)
+def test_a_node_that_has_it(id_: str, expect: Expect) -> None:
+    r, states = result(id_, HGX, expect)
+    assert (r.state, states) == (State.OK, [])
+
+
+@pytest.mark.parametrize(("id_", "expect"), LACKS)
+def test_a_node_that_lacks_it(id_: str, expect: Expect) -> None:
+    r, states = result(id_, HGX, expect)
+    assert r.state is State.FAIL
+    assert set(states) == {State.FAIL}
+
+
+@pytest.mark.parametrize("id_", sorted({i for i, _ in HAS} | {"policy.driver-differs"}))
+def test_nothing_is_judged_where_nothing_is_expected(id_: str) -> None:
+    assert result(id_, HGX, None)[0].state is State.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state"),
+    [("570", State.OK), ("570.124.06", State.OK), ("57", State.FAIL), ("570.1", State.FAIL), ("580", State.FAIL)],
+)
+def test_a_driver_version_or_its_beginning_up_to_a_dot(wanted: str, state: State) -> None:
+    change = {"driver": {"version": "570.124.06"}}
+    assert result("policy.driver-differs", HGX, Expect(driver_version=wanted), **change)[0].state is state
+
+
+def test_a_driver_that_does_not_answer_is_unknown() -> None:
+    c = support.healthy(HGX)
+    nvml = msgspec.structs.replace(c.node.nvml, driver_version=DENIED)
+    c = support.context(msgspec.structs.replace(c.node, nvml=nvml), Policy(expect=Expect(driver_version="570")))
+    (check,) = (x for x in static_checks() if x.id == "policy.driver-differs")
+    assert next(iter(registry.run([check], c)))[0].state is State.UNKNOWN
+
+
+def test_pairs_without_an_answer_are_unknown_and_never_missing() -> None:
+    """One of eight GPUs is off the bus: its 14 ordered pairs are unknown, the 42 others have peer access."""
+    _, states = result("policy.p2p-missing", LOST, Expect(p2p_everywhere=True))
+    assert states == [State.UNKNOWN] * 14
+
+
+def test_peer_access_that_is_refused_fails() -> None:
+    _, states = result("policy.p2p-missing", "rtx4090_x8", Expect(p2p_everywhere=True))
+    assert set(states) == {State.FAIL}
+    assert len(states) == 8 * 7
