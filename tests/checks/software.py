@@ -38,7 +38,7 @@ def own_checks() -> list[registry.Check]:
     modules = {f"topocheck.checks.{a}" for a in AREAS}
     for m in modules:
         importlib.import_module(m)
-    return [c for c in registry.CHECKS.values() if c.function.__module__ in modules]
+    return [c for _, c in sorted(registry.CHECKS.items()) if c.function.__module__ in modules]
 
 
 def run(id_: str, c: registry.Context) -> tuple[registry.CheckResult, tuple[Finding, ...]]:
