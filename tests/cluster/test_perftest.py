@@ -56,8 +56,8 @@ def test_latency_typical_is_the_median_of_half_a_round_trip():
     text = (
         HEAD + " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   "
         "99% percentile[usec]   99.9% percentile[usec] \n"
-        " 2       1000          0.98           4.11         1.01     	       1.02        	0.03   		1.20    		4.11   \n"
-        + LINE
+        " 2       1000          0.98           4.11         1.01     \t       1.02        \t0.03   \t\t1.20    "
+        "\t\t4.11   \n" + LINE
     )
     (row,) = parse_latency(text)
     assert (row.min_us, row.typical_us, row.max_us) == (0.98, 1.01, 4.11)

@@ -31,13 +31,16 @@ def srun(slurm: Slurm, *argv: str) -> str:
 
 def test_report_of_two_nodes_with_a_recording_each(slurm, tmp_path):
     write_snapshot(tmp_path / "n1.snap", "hgx_h100_cx7")
-    write_snapshot(tmp_path / "n2.snap", "hgx_h100_cx7", kernel_release="6.1.0-odd")
+    write_snapshot(tmp_path / "n2.snap", "hgx_h100_cx7", system={"kernel": "6.1.0-odd"})
     report = json.loads(srun(slurm, *python(CLUSTER, f"{tmp_path}/%N.snap")))
     assert report["launcher"] == "slurm"
     assert report["silent"] == {}
     (kind,) = report["fleet"]["kinds"]
     assert sorted(n for g in kind["groups"] for n in g["nodes"]) == ["n1", "n2"]
     assert [(p["rank"], p["node"]) for p in report["places"]] == [(0, "n1"), (1, "n2")]
+    # Of two nodes neither is the odd one; that they differ is told.
+    (m,) = [m for m in kind["mixed"] if m["field"] == "kernel_release"]
+    assert "6.1.0-odd" in dict(m["values"])
     assert report["fleet"]["rails"]
 
 

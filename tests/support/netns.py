@@ -52,6 +52,12 @@ class Hosts:
         for i, rate in enumerate(mbit_s, 1):
             space = self.space(i)
             _do("ip", "netns", "add", space)
+            # Shown as /etc/hosts to what runs there (ip-netns(8)): without a name server, c10d's asking for names of
+            # addresses would cost seconds.
+            names = Path("/etc/netns", space)
+            names.mkdir(parents=True, exist_ok=True)
+            lines = [f"{self.address(k)} {self.name(k)}" for k in range(1, self.n + 1)]
+            (names / "hosts").write_text("127.0.0.1 localhost\n" + "\n".join(lines) + "\n")
             _do("ip", "-n", self.switch, "link", "add", f"p{i}", "type", "veth", "peer", "name", "eth0", "netns", space)
             _do("ip", "-n", self.switch, "link", "set", f"p{i}", "master", "br0", "up")
             _do("ip", "-n", space, "addr", "add", f"{self.address(i)}/24", "dev", "eth0")
@@ -72,6 +78,7 @@ class Hosts:
         for space in [*(self.space(i) for i in range(1, self.n + 1)), self.switch]:
             with contextlib.suppress(RuntimeError):
                 _do("ip", "netns", "del", space)
+            shutil.rmtree(Path("/etc/netns", space), ignore_errors=True)
 
     def start(self, i: int, argv: list[str], port: int, folder: Path) -> subprocess.Popen[bytes]:
         """Start a program on host i as one rank of n; its output goes to files in the folder."""

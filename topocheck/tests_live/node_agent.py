@@ -17,7 +17,7 @@ from topocheck.tests_live.meeting import Meeting
 from topocheck.tests_live.node_pairs_types import Half, NodeHello, Round, Task
 from topocheck.tests_live.pair_child import PairJob
 from topocheck.tests_live.supervise import Process
-from topocheck.tests_live.tcp_pair import STREAMS, Listener, call, exchange
+from topocheck.tests_live.tcp_pair import STALL_S, STREAMS, Listener, call, exchange
 
 FIRST_WAIT_S = 120.0
 PERFTEST_S = 30.0
@@ -91,7 +91,7 @@ class Agent:
             if first:
                 connections = call(other.address, other.port, task.id, streams)
             else:
-                connections = self.listener.take(task.id, streams, 10.0)
+                connections = self.listener.take(task.id, streams, STALL_S + 1)
         except OSError as e:
             return Half(task=task.id, error=f"{self.me.node} cannot reach {other.node}: {e.strerror or e}")
         got = exchange(connections, first=first, seconds=task.seconds)

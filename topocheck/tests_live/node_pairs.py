@@ -232,7 +232,7 @@ class _Coordinator:
 
 def _limit_s(task: Task) -> float:
     if task.way == "tcp":
-        return 2 * (WARM_S + task.seconds) + 3 * STALL_S + 2
+        return 2 * (WARM_S + task.seconds) + 2 * STALL_S + 3
     return PERFTEST_LIMIT_S if task.way.startswith("ib_") else TORCH_LIMIT_S + 10 * task.seconds
 
 

@@ -42,6 +42,9 @@ def places(ground: Ground, options: ScaleOptions) -> tuple[list[tuple[str, str]]
         out.append((backend, "host"))
         if backend == "gloo" and ground.gpus:
             out.append(("gloo", "gpu"))
+            why.append(
+                "gloo, GPU tensors: torch's Gloo has no send and receive of GPU memory, so no ring and no server"
+            )
         if backend == "mpi":
             why.append(
                 "mpi, GPU tensors: torch's wheels have no MPI backend, and mpi4py is given host memory only, since an "
@@ -126,7 +129,9 @@ def train_rows(ground: Ground, options: ScaleOptions) -> tuple[TrainRow, ...]:
                 if options.digits:
                     out.append(row(f"digits {hook}", most, kind="digits", hook=hook))
         if options.patterns:
-            out += [row(f"pattern {p}", most, kind="pattern", pattern=p) for p in PATTERNS]
+            # Gloo sends and receives host memory only (torch.distributed's table of backends), and does not check.
+            able = PATTERNS[:1] if (backend, device) == ("gloo", "gpu") else PATTERNS
+            out += [row(f"pattern {p}", most, kind="pattern", pattern=p) for p in able]
         out += [row(f"bucket {b:g}", most, bucket_mib=b) for b in bucket_sizes(options, size)]
     return tuple(out)
 
