@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.checks import support
 from tests.checks.software import healthy, one, run, state, variant
 from topocheck.checks.registry import Context
 from topocheck.model.base import State
@@ -123,3 +124,11 @@ def _three(c: Context) -> tuple[Any, Any, Any]:
 def test_without_a_usable_gpu_there_is_nothing_to_judge() -> None:
     result, found = run(ID, with_file("driver_not_loaded", own_file(HGX)))
     assert (result.state, found) == (State.NOT_APPLICABLE, ())
+
+
+def test_a_flat_guest_with_the_providers_default_file_is_told_enough() -> None:
+    """What the guest cannot see, the file tells NCCL: worth a note, and nothing to set."""
+    c = variant("h26_vm_flat_a800", files={DEFAULT: '<system version="1"/>'})
+    (f,) = support.findings("p2p.flat-vm-tree", c)
+    assert (f.state, f.fix) == (State.NOTE, None)
+    assert any(e.source == DEFAULT for e in f.evidence)
