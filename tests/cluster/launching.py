@@ -8,18 +8,19 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CLUSTER = (
-    "import sys; from pathlib import Path; from topocheck.cli.cluster import cluster_report; "
-    "sys.exit(cluster_report(from_=Path(sys.argv[1]) if sys.argv[1:] else None, format_='json', deadline_s=40))"
-)
-PAIRS = "import sys; from topocheck.cli.node_pairs import node_pairs; sys.exit(node_pairs(seconds=0.3, format_='json'))"
-SCALE = "import typer; from topocheck.cli.scale import scale; typer.run(scale)"
-BW = "import typer; from topocheck.cli.bw import bw; typer.run(bw)"
-QUICK_SCALE = (
-    "--backend", "gloo", "--quick", "--gradient", "512K", "--size", "256K", "--hooks", "fp16", "--buckets", "none",
-    "--no-digits", "--format", "json",
+CLUSTER = ("report", "--cluster", "--format", "json", "--deadline", "40")
+PAIRS = ("bw", "--pairs", "nodes", "--way", "tcp", "--way", "gloo", "--seconds", "0.3", "--format", "json")
+SCALE = (
+    "scale", "--backend", "gloo", "--quick", "--gradient", "512K", "--size", "256K", "--buckets", "none",
+    "--no-digits", "--no-patterns", "--format", "json", "--hooks",
 )  # fmt: skip
-QUICK_BW = ("--quick", "--backend", "gloo", "--collective", "all_reduce", "--sizes", "64K", "--format", "json")
+"""Over Gloo, small; the compression hooks follow, or `none`."""
+BW = ("bw", "--quick", "--backend", "gloo", "--collective", "all_reduce", "--sizes", "64K", "--format", "json")
+
+
+def topocheck(*args: str) -> list[str]:
+    """Return the command of one rank, of this tree."""
+    return [sys.executable, "-c", "from topocheck.cli.main import main; main()", *args]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -34,8 +35,3 @@ def run(argv: list[str], env: dict[str, str], timeout_s: float = 100) -> subproc
     return subprocess.run(
         argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL, cwd="/"
     )
-
-
-def python(code: str, *args: str) -> list[str]:
-    """Return the command of one rank."""
-    return [sys.executable, "-c", code, *args]

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.cluster.launching import BW, CLUSTER, PAIRS, QUICK_BW, QUICK_SCALE, SCALE, environment, python, run
+from tests.cluster.launching import BW, CLUSTER, PAIRS, SCALE, environment, run, topocheck
 from tests.conftest import require_program
 from tests.support.slurm import free_ports
 
@@ -24,18 +24,19 @@ def mpirun(*argv: str) -> list[str]:
     return [*start, "-np", "1", "-x", "TOPOCHECK_NODE=a", *argv, ":", "-np", "1", "-x", "TOPOCHECK_NODE=b", *argv]
 
 
-@pytest.mark.parametrize(("code", "args"), [(CLUSTER, ()), (PAIRS, ()), (SCALE, QUICK_SCALE), (BW, QUICK_BW)])
-def test_mpirun(code, args):
+@pytest.mark.parametrize("command", [CLUSTER, PAIRS, (*SCALE, "none"), BW], ids=["report", "pairs", "scale", "bw"])
+def test_mpirun(command):
     require_program("mpirun")
-    done = run(mpirun(*python(code, *args)), environment())
+    done = run(mpirun(*topocheck(*command)), environment())
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    if code is CLUSTER:
+    if command is CLUSTER:
         assert [(p["rank"], p["node"]) for p in report["places"]] == [(0, "a"), (1, "b")]
-    elif code is PAIRS:
+    elif command is PAIRS:
         assert {n["node"] for n in report["nodes"]} == {"a", "b"}
-        assert [p["error"] for p in report["pairs"]] == [""]
-    elif code is SCALE:
+        assert [(p["way"], p["error"]) for p in report["pairs"]] == [("tcp", ""), ("gloo", "")]
+        assert all(p["a_to_b_gb_s"] > 0 and p["b_to_a_gb_s"] > 0 and p["latency_us"] > 0 for p in report["pairs"])
+    elif command[0] == "scale":
         assert {p["ranks"] for p in report["points"] if p["curve"] == "training step"} == {1, 2}
     else:
         assert report["measurements"]
@@ -55,7 +56,7 @@ def torchrun(*argv: str) -> list[str]:
 
 
 def test_torchrun_report_of_one_node_with_two_ranks():
-    done = run(torchrun(*python(CLUSTER)), environment(NCCL_DEBUG="WARN"))
+    done = run(torchrun(*topocheck(*CLUSTER)), environment(NCCL_DEBUG="WARN"))
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["ranks"], report["fleet"]["nodes"]) == (2, 1)
@@ -64,7 +65,7 @@ def test_torchrun_report_of_one_node_with_two_ranks():
 
 
 def test_torchrun_scale():
-    done = run(torchrun(*python(SCALE, *QUICK_SCALE)), environment())
+    done = run(torchrun(*topocheck(*SCALE, "fp16")), environment())
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["ground"]["launcher"] == "torchrun"
@@ -75,10 +76,9 @@ def test_torchrun_scale():
 
 def test_a_rank_that_never_comes_is_named_and_the_rest_reported():
     port = str(free_ports(1)[0])
-    code = CLUSTER.replace("deadline_s=40", "deadline_s=15")
     ranks = [
         subprocess.Popen(
-            python(code),
+            topocheck(*CLUSTER[:-1], "15"),
             env=environment(
                 RANK=str(r), WORLD_SIZE="3", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
                 TOPOCHECK_NODE=f"n{r}", NCCL_ALGO="Ring" if r else "Tree",

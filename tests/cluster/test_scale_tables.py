@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.render.page import Style
 from topocheck.render.scale import scale_csv, scale_json, scale_markdown, scale_text
@@ -110,7 +111,7 @@ def test_every_rendering_holds_together():
     for width in (60, 80, 120):
         text = scale_text(r, Style(width=width))
         assert "training step, gloo, host memory" in text
-    assert json.loads(scale_json(r))["schema_version"] == 1
+    assert json.loads(scale_json(r))["schema_version"] == SCHEMA_VERSION
     lines = list(csv.DictReader(io.StringIO(scale_csv(r))))
     assert {(x["curve"], x["ranks"]) for x in lines} >= {("training step", "4"), ("all_reduce", "2")}
     assert "| training step, gloo, host memory | 4 |" in scale_markdown(r)

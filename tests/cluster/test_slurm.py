@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cluster.launching import BW, CLUSTER, PAIRS, QUICK_BW, QUICK_SCALE, SCALE, environment, python
+from tests.cluster.launching import BW, CLUSTER, PAIRS, SCALE, environment, topocheck
 from tests.support.slurm import Slurm, free_ports, slurm_cluster
 from tests.support.snapshots import write_snapshot
 
@@ -32,7 +32,7 @@ def srun(slurm: Slurm, *argv: str) -> str:
 def test_report_of_two_nodes_with_a_recording_each(slurm, tmp_path):
     write_snapshot(tmp_path / "n1.snap", "hgx_h100_cx7")
     write_snapshot(tmp_path / "n2.snap", "hgx_h100_cx7", system={"kernel": "6.1.0-odd"})
-    report = json.loads(srun(slurm, *python(CLUSTER, f"{tmp_path}/%N.snap")))
+    report = json.loads(srun(slurm, *topocheck(*CLUSTER, "--from", f"{tmp_path}/%N.snap")))
     assert report["launcher"] == "slurm"
     assert report["silent"] == {}
     (kind,) = report["fleet"]["kinds"]
@@ -45,7 +45,7 @@ def test_report_of_two_nodes_with_a_recording_each(slurm, tmp_path):
 
 
 def test_nodes_of_one_kernel_ask_it_once_each(slurm):
-    report = json.loads(srun(slurm, *python(CLUSTER)))
+    report = json.loads(srun(slurm, *topocheck(*CLUSTER)))
     (kind,) = report["fleet"]["kinds"]
     (group,) = kind["groups"]
     assert sorted(group["nodes"]) == ["n1", "n2"]
@@ -53,21 +53,21 @@ def test_nodes_of_one_kernel_ask_it_once_each(slurm):
 
 
 def test_pairs_of_nodes(slurm):
-    report = json.loads(srun(slurm, *python(PAIRS)))
+    report = json.loads(srun(slurm, *topocheck(*PAIRS)))
     assert sorted(n["node"] for n in report["nodes"]) == ["n1", "n2"]
-    (pair,) = [p for p in report["pairs"] if p["phase"] == "pairs"]
+    (pair,) = [p for p in report["pairs"] if p["way"] == "tcp"]
     assert pair["a_to_b_gb_s"] > 0
     assert pair["b_to_a_gb_s"] > 0
 
 
 def test_scale_by_nodes(slurm):
-    report = json.loads(srun(slurm, *python(SCALE, *QUICK_SCALE)))
+    report = json.loads(srun(slurm, *topocheck(*SCALE, "none")))
     steps = {p["ranks"]: p for p in report["points"] if p["curve"] == "training step"}
     assert {n: p["nodes"] for n, p in steps.items()} == {1: 1, 2: 2}
     assert report["not_measured"] == []
 
 
 def test_bw_over_gloo(slurm):
-    report = json.loads(srun(slurm, *python(BW, *QUICK_BW)))
+    report = json.loads(srun(slurm, *topocheck(*BW)))
     (m,) = [m for m in report["measurements"] if m["kind"] == "collective" and m["mode"] == "back_to_back"]
     assert (m["ranks"], m["backend"], m["verified"]) == (2, "gloo", True)

@@ -121,11 +121,8 @@ def hosts(mbit_s: list[int]) -> Iterator[Hosts]:
         made.down()
 
 
-PAIRS = (
-    "import sys; from topocheck.cli.node_pairs import node_pairs; "
-    "sys.exit(node_pairs(seconds=float(sys.argv[1]), format_='json', join_s=60))"
-)
-"""Runs a tournament over TCP and prints it as JSON on rank 0."""
+PAIRS = ("-c", "from topocheck.cli.main import main; main()", "bw", "--pairs", "nodes", "--format", "json", "--seconds")
+"""Python's arguments for a tournament over TCP that rank 0 prints as JSON; the seconds follow."""
 
 
 def tournament(
@@ -135,7 +132,7 @@ def tournament(
 
     `cut` is a host whose link is taken down once the second round has begun.
     """
-    argv = [sys.executable, "-c", PAIRS, str(seconds)]
+    argv = [sys.executable, *PAIRS, str(seconds)]
     running = [made.start(i, argv, 23456, folder) for i in range(1, made.n + 1)]
     try:
         end = time.monotonic() + timeout_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topocheck.model.base import Finding
+from topocheck.model.document import SCHEMA_VERSION
 
 
 class NodeHello(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +110,7 @@ class NodePairsReport(msgspec.Struct, frozen=True, kw_only=True):
         silent: node or rank that did not answer -> what it did last.
     """
 
-    schema_version: int = 1
+    schema_version: str = SCHEMA_VERSION
     taken_at: str = ""
     launcher: str = ""
     nodes: tuple[NodeHello, ...] = ()

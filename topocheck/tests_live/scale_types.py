@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.train_types import HOOKS, MIB
 
@@ -134,7 +135,7 @@ class PatternRow(msgspec.Struct, frozen=True, kw_only=True):
 class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):
     """A scaling run; `topocheck scale --format json` prints it."""
 
-    schema_version: int = 1
+    schema_version: str = SCHEMA_VERSION
     taken_at: str = ""
     ground: Ground
     options: ScaleOptions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -71,10 +70,9 @@ def wrap(torch: Any, net: Any, row: TrainRow, group: Any, device: Any) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     ids = [device.index] if device.type == "cuda" else None
-    mib = row.bucket_mib or None
-    if one_bucket(row):
-        mib = row.gradient_bytes / MIB + 1
-    ddp = DistributedDataParallel(net, device_ids=ids, process_group=group, bucket_cap_mb=mib)
+    mib = row.gradient_bytes / MIB + 1 if one_bucket(row) else row.bucket_mib
+    size = {"bucket_cap_mb": mib} if mib else {}
+    ddp = DistributedDataParallel(net, device_ids=ids, process_group=group, **size)
     if row.hook != "none":
         add_hook(ddp, row.hook, group)
     return ddp
@@ -96,9 +94,21 @@ class Stepper:
     def __init__(self, torch: Any, row: TrainRow, rank: int, group: Any, device: Any) -> None:
         self.torch, self.row, self.rank, self.group, self.device = torch, row, rank, group, device
         self.net = model(torch, row, device)
-        self.run_on = wrap(torch, self.net, row, group, device) if row.ranks > 1 else self.net
         self.x, self.y = batch(torch, row, rank, device)
+        # Before DDP has its hooks in the model, which act on every backward pass.
+        self.own = self._own_gradient() if row.exact else None
+        self.run_on = wrap(torch, self.net, row, group, device) if row.ranks > 1 else self.net
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-4)
+
+    def _own_gradient(self) -> Any:
+        """Return this rank's own gradient, in host memory and double precision."""
+        self.torch.nn.functional.mse_loss(self.net(self.x), self.y).backward()
+        own = self._flat()
+        self.net.zero_grad(set_to_none=True)
+        return own
+
+    def _flat(self) -> Any:
+        return self.torch.cat([p.grad.detach().reshape(-1) for p in self.net.parameters()]).double().cpu()
 
     def gradients(self) -> None:
         """Forward and backward, the exchange included."""
@@ -139,16 +149,12 @@ class Stepper:
 
     def gradient_error(self, control: Any) -> float:
         """Return |g - e| / |e|, where g is what the hook gives and e the mean of all ranks' own gradients in fp32."""
-        torch = self.torch
-        with contextlib.suppress(AttributeError):
-            self.net.zero_grad(set_to_none=True)
-        torch.nn.functional.mse_loss(self.net(self.x), self.y).backward()
-        own = torch.cat([p.grad.detach().reshape(-1) for p in self.net.parameters()]).double().cpu()
-        torch.distributed.all_reduce(own, group=control)
-        exact = own / self.row.ranks
+        assert self.own is not None
+        self.torch.distributed.all_reduce(self.own, group=control)
+        exact = self.own / self.row.ranks
         # PowerSGD's first steps are not compressed.
         for _ in range(POWERSGD_START + 2 if self.row.hook == "powersgd" else 1):
             self.gradients()
         self.finish()
-        got = torch.cat([p.grad.detach().reshape(-1) for p in self.net.parameters()]).double().cpu()
+        got = self._flat()
         return float((got - exact).norm() / exact.norm())
