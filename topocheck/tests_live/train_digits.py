@@ -6,7 +6,10 @@ compute the same up to rounding, and what compression changes shows in the accur
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -35,15 +38,32 @@ def load(torch: Any) -> tuple[Any, Any, Any, Any]:
     Raises:
         DigitsError: scikit-learn is not installed.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as e:
-        raise DigitsError(f"scikit-learn is not installed ({e}): pip install scikit-learn") from None
-    data = load_digits()
-    order = torch.randperm(len(data.target), generator=torch.Generator().manual_seed(SEED))
-    x = torch.tensor(data.data, dtype=torch.float32)[order] / 16
-    y = torch.tensor(data.target, dtype=torch.int64)[order]
+    rows = torch.tensor(read_rows(), dtype=torch.float32)
+    rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED))]
+    x, y = rows[:, :64] / 16, rows[:, 64].long()
     return x[:-TEST], y[:-TEST], x[-TEST:], y[-TEST:]
+
+
+def read_rows() -> list[list[float]]:
+    """Return 1797 rows of 64 pixels (0 to 16) and the digit, from the file that scikit-learn's load_digits reads.
+
+    The file itself, since importing scikit-learn takes each rank seconds, and scipy.
+
+    Raises:
+        DigitsError: scikit-learn is not installed, or is not of the known form.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
+        raise DigitsError("scikit-learn is not installed: pip install scikit-learn")
+    path = Path(next(iter(spec.submodule_search_locations))) / "datasets" / "data" / "digits.csv.gz"
+    try:
+        with gzip.open(path, "rt") as lines:
+            rows = [[float(v) for v in line.split(",")] for line in lines if line.strip()]
+    except (OSError, ValueError) as e:
+        raise DigitsError(f"{path}: not the digits that scikit-learn ships ({e})") from None
+    if not rows or any(len(r) != 65 for r in rows):
+        raise DigitsError(f"{path}: expected rows of 64 pixels and a digit")
+    return rows
 
 
 def network(torch: Any) -> Any:
