@@ -179,7 +179,7 @@ class _Coordinator:
         if len(hellos) < 2:
             self.notes.append("all ranks that came are on one node: there is no pair of nodes to measure")
         elif not shared:
-            self.notes.append("no RDMA device with an active port on every node: TCP alone is measured")
+            self.notes.append("no RDMA device with an active port on every node, so no way over RDMA was measured")
         elif self.options.rails and gpus:
             out += [("nccl_gdr", rail) for rail in shared]
         for program in ("ib_write_bw", "ib_write_lat"):
