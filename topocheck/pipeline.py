@@ -42,7 +42,20 @@ def ask_machine(*, cross_check: bool = False, budget_s: float = 20.0) -> dict[st
     """
     from topocheck.host.gather import gather
 
-    return gather(PROBES + (OPTIONAL_PROBES if cross_check else ()), budget_s=budget_s)
+    return gather(PROBES + (OPTIONAL_PROBES if cross_check else ()), budget_s=budget_s, meanwhile=_load_rooms)
+
+
+def _load_rooms() -> None:
+    """Load what judging needs while the machine is being asked: it takes about as long."""
+    from topocheck.checks import static_checks
+    from topocheck.gpudirect import judge  # noqa: F401
+    from topocheck.nccl import backend, view  # noqa: F401
+    from topocheck.render import text  # noqa: F401
+    from topocheck.topology import build  # noqa: F401
+
+    static_checks()
+    for p in PROBES:
+        p.load()
 
 
 def live_host(*, cross_check: bool = False, budget_s: float = 20.0) -> Host:

@@ -62,7 +62,9 @@ ROWS = [
     Row(id="p2p.peer-access-disagrees", machine=ADA, change={"nvml": {"DeviceGetP2PStatus|0|1|0": 1}}, state=W,
         says=("NVML says CNS", "CUDA says yes")),
     Row(id="p2p.peer-access-disagrees", machine=ADA),
-    Row(id="p2p.peer-access-disagrees", machine="rtx4090_x8"),
+    Row(id="p2p.peer-access-disagrees", machine="rtx4090_x8",
+        change={"environment": {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}}),
+    Row(id="p2p.peer-access-disagrees", machine="rtx4090_x8", applies=False),
     Row(id="p2p.peer-access-disagrees", machine=ADA, change={"cuda": {"state": "absent"}}, applies=False),
 ]  # fmt: skip
 

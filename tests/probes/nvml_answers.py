@@ -111,7 +111,7 @@ def _gpu(i: int) -> dict[str, Answer]:
         f"DeviceGetFieldValues|{speeds}": field_values(speeds, {164: 26562}),
     }
     for link in range(LINKS):
-        errors = fields.link_error_fields(link)
+        errors = fields.link_error_fields(link, fields.NVLINK_ERRORS)
         answers |= {
             f"DeviceGetNvLinkState|{link}": 1,
             f"DeviceGetNvLinkVersion|{link}": 6,

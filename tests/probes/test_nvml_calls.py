@@ -154,7 +154,7 @@ def test_questions_of_the_probe_are_those_the_library_answers(stub: Path) -> Non
     (own, link) = ask(
         stub,
         ("DeviceGetFieldValues", 0, fields.device_fields()),
-        ("DeviceGetFieldValues", 0, fields.link_error_fields(5)),
+        ("DeviceGetFieldValues", 0, fields.link_error_fields(5, fields.NVLINK5_ERRORS)),
     )
     assert [f for f, _, value, code in own["answer"] if code == 0] == [91, 94, 95, 169]
     assert [f for f, scope, value, code in link["answer"] if code == 0 and scope == 5] == [161, 162, 163]

@@ -165,7 +165,7 @@ class Programs:
     """A machine with a few programs and files; every other is absent."""
 
     def __init__(self, programs, readable=()):
-        self.programs, self.readable, self.asked = programs, readable, []
+        self.programs, self.readable, self.asked, self.environ = programs, readable, [], {}
 
     def ask(self, kind, *args):
         self.asked.append(args)
@@ -173,6 +173,8 @@ class Programs:
             if args[0] in self.readable:
                 return True
             raise HostError(Reason.ABSENT, "ENOENT")
+        if kind == "environ":
+            return self.environ
         if kind == "run" and args[1] in self.programs:
             answer = self.programs[args[1]]
             if isinstance(answer, HostError):
@@ -197,9 +199,21 @@ def test_commands_that_are_there():
         )
     )
     assert facts.versions == {"mpi": "4.1.4", "slurm": "22.05.8"}
-    assert (facts.mpi_implementation, facts.mpi_cuda_aware) == ("Open MPI", True)
+    assert facts.mpi_implementation == "Open MPI"
+    assert isinstance(facts.mpi_cuda_aware, Missing), "asked inside a job only: it takes longer than a report"
     assert facts.raw["dcgmi --version"] == "!unsupported: exit status 1"
     assert facts.raw["ofed_info -s"] == "!timed_out: 2 s"
+
+
+def test_cuda_awareness_is_asked_inside_a_job():
+    programs = Programs(
+        {
+            "mpirun": run("mpirun (Open MPI) 4.1.4\n"),
+            "ompi_info": run("mca:mpi:base:param:mpi_built_with_cuda_support:value:true\n"),
+        }
+    )
+    programs.environ = {"OMPI_COMM_WORLD_RANK": "0"}
+    assert read_commands(Host(programs, "test")).mpi_cuda_aware is True
 
 
 def test_no_programs_at_all():

@@ -31,9 +31,14 @@ _STRIKES = 2
 
 
 def gather(
-    probes: Iterable[Probe], budget_s: float, make_backend: Callable[[], Backend] = LiveBackend
+    probes: Iterable[Probe],
+    budget_s: float,
+    make_backend: Callable[[], Backend] = LiveBackend,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> dict[str, Answer]:
     """Run the probes and return every question with its answer (a value or a HostError).
+
+    `meanwhile` is called once, when the children have been started: for what the caller has to do anyway.
 
     Beside the probes' own questions there are `now:`, and for each probe `probe:NAME` (its status: state, ms,
     detail) and `duration:NAME`. Returns within `budget_s` seconds and little more, whatever the machine does.
@@ -48,6 +53,7 @@ def gather(
         with selectors.DefaultSelector() as selector:
             for group in groups:
                 group.start(selector)
+            meanwhile()
             while selector.get_map():
                 now = time.monotonic()
                 wait = min([end] + [g.deadline for g in groups if g.child]) - now

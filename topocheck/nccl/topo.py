@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from topocheck.knowledge.nccl import Version, rule
+from topocheck.knowledge.products import find_product
 from topocheck.model.address import parse_cpulist
 from topocheck.model.base import Missing, value_or
 from topocheck.model.gpu import NvmlGpu
@@ -62,6 +63,16 @@ def _speed_number(text: str) -> float:
         return float(m[1]) if m else float("inf")
     except ValueError:
         return float("inf")
+
+
+def _gdr(gpu: Gpu) -> bool | None:
+    """Return whether a GPU can do GPUDirect RDMA: by CUDA's attribute, else by its product line; None if unknown."""
+    if gpu.cuda is not None and isinstance(gpu.cuda.gpudirect_rdma, bool):
+        return gpu.cuda.gpudirect_rdma
+    name = gpu.name if isinstance(gpu.name, str) else None
+    device_id = gpu.pci.device_id if gpu.pci is not None and isinstance(gpu.pci.device_id, int) else None
+    product = find_product(name, device_id)
+    return None if product is None else product.gpudirect_rdma
 
 
 class Writer:
@@ -133,8 +144,8 @@ class Writer:
         if isinstance(capability, str) and re.fullmatch(r"\d+\.\d", capability):
             attributes.append(("sm", capability.replace(".", "")))
         attributes.append(("rank", str(rank)))
-        gdr = gpu.cuda.gpudirect_rdma if gpu.cuda is not None else None
-        if isinstance(gdr, bool):
+        gdr = _gdr(gpu)
+        if gdr is not None:
             attributes.append(("gdr", str(int(gdr))))
         return Element(name="gpu", attributes=tuple(attributes), children=tuple(_links(nvml)) if nvml else ())
 

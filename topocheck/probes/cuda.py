@@ -23,7 +23,15 @@ _WORDS = {
 
 
 def read(host: Host) -> CudaFacts:
-    """Return what the CUDA driver says of the devices that this process may see."""
+    """Return what the CUDA driver says of the devices that this process may see.
+
+    Starting the driver takes a quarter of a second a GPU. What only it knows matters beside an RDMA NIC (GPUDirect
+    RDMA, DMA-BUF) or in a job with devices of its own (their order); elsewhere it is not asked. NVML tells of peer
+    access either way.
+    """
+    if _no_rdma_nic(host) and not _in_job(host):
+        why = Missing(Reason.NOT_RECORDED, "not asked: no RDMA NIC here, and CUDA_VISIBLE_DEVICES is not set")
+        return CudaFacts(source="CUDA driver", driver_api_version=why, devices=why)
     raw: dict[str, str] = {}
     version = _integer(_ask(host, raw, "DriverGetVersion"))
     api = version if isinstance(version, Missing) else f"{version // 1000}.{version % 1000 // 10}"
@@ -37,6 +45,20 @@ def read(host: Host) -> CudaFacts:
     return CudaFacts(
         source="CUDA driver", raw=raw, driver_api_version=api, devices=devices, peers=_peers(host, raw, devices)
     )
+
+
+def _no_rdma_nic(host: Host) -> bool:
+    try:
+        return not host.listdir("/sys/class/infiniband")
+    except HostError as e:
+        return e.reason is Reason.ABSENT
+
+
+def _in_job(host: Host) -> bool:
+    try:
+        return "CUDA_VISIBLE_DEVICES" in host.environ()
+    except HostError:
+        return False
 
 
 def _device(host: Host, ordinal: int) -> CudaDevice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -28,10 +29,15 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     group: str = "files"
     deadline_s: float = 3.0
 
+    def load(self) -> Callable[[Host], Any]:
+        """Return the probe's function."""
+        module, _, function = self.function.partition(":")
+        found: Callable[[Host], Any] = getattr(importlib.import_module(f"topocheck.probes.{module}"), function)
+        return found
+
     def read(self, host: Host) -> Any:
         """Run the probe."""
-        module, _, function = self.function.partition(":")
-        return getattr(importlib.import_module(f"topocheck.probes.{module}"), function)(host)
+        return self.load()(host)
 
 
 PROBES = (

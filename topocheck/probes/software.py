@@ -230,6 +230,14 @@ def _slurm(host: Host, out: _Versions) -> None:
     _ask(host, out, "slurm", *commands)
 
 
+def _in_open_mpi_job(host: Host) -> bool:
+    """Tell whether this process is a rank of Open MPI: `ompi_info` takes longer than the rest of a report."""
+    try:
+        return any(name.startswith("OMPI_COMM_WORLD_") for name in host.environ())
+    except HostError:
+        return False
+
+
 def read_commands(host: Host) -> SoftwareFacts:
     """Ask installed programs for their versions; those that are not there are left out."""
     out = _Versions()
@@ -240,7 +248,9 @@ def read_commands(host: Host) -> SoftwareFacts:
         implementation = found[0] if found else unparsable(text)
         out.add("mpi", found[1] if found else unparsable(text), "mpirun --version", text)
         cuda_aware = UNSUPPORTED
-        if implementation == "Open MPI":
+        if implementation == "Open MPI" and not _in_open_mpi_job(host):
+            cuda_aware = Missing(Reason.NOT_RECORDED, "asked inside an Open MPI job only")
+        elif implementation == "Open MPI":
             argv = ("ompi_info", "--parsable", "--param", "mpi", "all", "--level", "9")
             if (info := _output(host, out, argv)) is not None:
                 cuda_aware = parse_ompi_cuda(info)

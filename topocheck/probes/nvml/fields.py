@@ -36,10 +36,14 @@ PCIE_ERRORS = {
 speed does too. Links retrain at start-up, so that healthy idle H100s show hundreds of recoveries and tens of receiver
 errors, bad TLPs and lane errors: a count that is not zero is no fault by itself, one that grows may be."""
 
-NVLINK_ERRORS = {
-    161: "replay",
-    162: "recovery",
-    163: "crc",
+NVLINK_ERRORS = {161: "replay", 162: "recovery", 163: "crc"}
+"""Field, asked with the link as its scope -> name in NvLink.errors: what `nvidia-smi nvlink -e` prints.
+
+NVML's older call for error counters is not asked: on Hopper its data CRC counter runs on healthy links for which
+these say 0.
+"""
+
+NVLINK5_ERRORS = NVLINK_ERRORS | {
     206: "malformed_packets",
     207: "buffer_overruns",
     208: "receive_errors",
@@ -53,9 +57,7 @@ NVLINK_ERRORS = {
     219: "effective_errors",
     221: "symbol_errors",
 }
-"""Field, asked with the link as its scope -> name in NvLink.errors. The first three are what `nvidia-smi nvlink -e`
-prints. NVML's older call for error counters is not asked: on Hopper its data CRC counter runs on healthy links
-for which these say 0."""
+"""The counters that came with NVLink 5; asked of no older link, since every field costs a tenth of a millisecond."""
 
 DEVICE_FIELDS = (NVLINK_COUNT, PCIE_REPLAYS, *PCIE_ERRORS, C2C_LINK_COUNT, C2C_LINK_MAX_BANDWIDTH)
 
@@ -73,9 +75,14 @@ def link_speed_fields(links: int) -> str:
     return ",".join(f"{NVLINK_SPEED}:{link}" for link in range(links))
 
 
-def link_error_fields(link: int) -> str:
+def link_errors(version: int | Missing) -> dict[int, str]:
+    """Return the counters of a link of an NVLink version; all of them where it is not told."""
+    return NVLINK_ERRORS if isinstance(version, int) and version < 5 else NVLINK5_ERRORS
+
+
+def link_error_fields(link: int, asked: dict[int, str]) -> str:
     """Return the argument that asks for the error counters of one link."""
-    return ",".join(f"{field}:{link}" for field in NVLINK_ERRORS)
+    return ",".join(f"{field}:{link}" for field in asked)
 
 
 def old_link_speed_fields(links: int) -> str:
