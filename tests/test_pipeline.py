@@ -8,12 +8,13 @@ import pytest
 import topocheck
 from tests.machines.builder import machine, names
 from tests.support.snapshots import record
+from topocheck.asking import ask_machine
 from topocheck.host.anonymize import anonymize
 from topocheck.host.base import Host, HostError, RecordedBackend
 from topocheck.host.snapshot import load, save
 from topocheck.model.base import Missing, Reason, State, known
 from topocheck.model.document import ReportDoc
-from topocheck.pipeline import ask_machine, build_report, read_node
+from topocheck.pipeline import build_report, read_node
 from topocheck.probes.registry import PROBE_SET_VERSION
 from topocheck.render.document import encode, report_document
 from topocheck.render.page import Style

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from topocheck.asking import ask_machine
 from topocheck.checks import registry
 from topocheck.gpudirect.types import GpuDirect
-from topocheck.host.base import Answer, Host, HostError, RecordedBackend
+from topocheck.host.base import Host, HostError, RecordedBackend
 from topocheck.model.base import Finding, Missing, ProbeStatus, Reason
 from topocheck.model.node import Node
 from topocheck.model.system import SoftwareFacts
@@ -32,30 +33,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     backends: tuple[Backend, ...] = ()
     results: tuple[registry.CheckResult, ...] = ()
     findings: tuple[Finding, ...] = ()
-
-
-def ask_machine(*, cross_check: bool = False, budget_s: float = 20.0) -> dict[str, Answer]:
-    """Ask this machine everything, in child processes with deadlines, and return every question with its answer.
-
-    Never raises and never hangs: what did not answer within its probe's deadline, or within `budget_s` seconds
-    in all, is recorded as timed out under the name of the call.
-    """
-    from topocheck.host.gather import gather
-
-    return gather(PROBES + (OPTIONAL_PROBES if cross_check else ()), budget_s=budget_s, meanwhile=_load_rooms)
-
-
-def _load_rooms() -> None:
-    """Load what judging needs while the machine is being asked: it takes about as long."""
-    from topocheck.checks import static_checks
-    from topocheck.gpudirect import judge  # noqa: F401
-    from topocheck.nccl import backend, view  # noqa: F401
-    from topocheck.render import text  # noqa: F401
-    from topocheck.topology import build  # noqa: F401
-
-    static_checks()
-    for p in PROBES:
-        p.load()
 
 
 def live_host(*, cross_check: bool = False, budget_s: float = 20.0) -> Host:

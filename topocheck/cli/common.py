@@ -34,7 +34,7 @@ def read_answers(recording: Path | None, *, cross_check: bool = False, budget_s:
         InputError: the recording cannot be read.
     """
     if recording is None:
-        from topocheck.pipeline import ask_machine
+        from topocheck.asking import ask_machine
 
         return ask_machine(cross_check=cross_check, budget_s=budget_s)
     from topocheck.host.snapshot import load

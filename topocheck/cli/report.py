@@ -46,9 +46,6 @@ def report(
 
     Needs no root and no GPU; what root would add is said. Exits 0 once it has printed a report.
     """
-    import topocheck
-    from topocheck.render import document
-
     common.choose(format_, FORMATS, "--format")
     for s in section or ():
         common.choose(s, SECTIONS, "--section")
@@ -64,10 +61,14 @@ def report(
 
         common.emit(smi_report(smi_topo, format_, common.style(output, no_color, width)), output)
         return
+    host = common.open_host(from_, cross_check=cross_check)
     from topocheck.pipeline import build_report
 
-    result = build_report(common.open_host(from_, cross_check=cross_check))
+    result = build_report(host)
     if format_ == "json":
+        import topocheck
+        from topocheck.render import document
+
         common.emit(document.encode(document.report_document(result, topocheck.__version__)), output)
         return
     if format_ == "markdown":

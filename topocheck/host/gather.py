@@ -48,7 +48,9 @@ def gather(
     by_name: dict[str, list[Probe]] = {}
     for probe in probes:
         by_name.setdefault(probe.group, []).append(probe)
-    groups = [_Group(members, answers, end, budget_s, make_backend) for members in by_name.values()]
+    # The slowest first, so that its child works while the others are started.
+    slowest_first = sorted(by_name.values(), key=lambda members: -max(p.deadline_s for p in members))
+    groups = [_Group(members, answers, end, budget_s, make_backend) for members in slowest_first]
     try:
         with selectors.DefaultSelector() as selector:
             for group in groups:
