@@ -71,14 +71,18 @@ def judge(asked: Asked) -> tuple[Outcome, Report]:
     Raises:
         InputError: the command line, the policy or the recording cannot be used.
     """
+    gather_s = asked.budget_s - min(RESERVE_S, asked.budget_s / 5)
+    host = None
+    if not (asked.only or asked.skip or asked.policy_file):
+        # Nothing of the command line is left that could be wrong: the machine is asked while the rest is loaded.
+        host = common.open_host(asked.recording, budget_s=gather_s)
     from topocheck.checks.outcome import conclude, only_gpus
     from topocheck.pipeline import build_report
 
     told = Told()
     policy = read_policy(asked, told)
     checks = chosen_checks(asked.only, asked.skip, asked.scope)
-    gather_s = asked.budget_s - min(RESERVE_S, asked.budget_s / 5)
-    report = build_report(common.open_host(asked.recording, budget_s=gather_s), policy, checks)
+    report = build_report(host or common.open_host(asked.recording, budget_s=gather_s), policy, checks)
     policy = _possible(policy, report, asked, told)
     findings = report.findings
     chosen = _job_gpus(asked, report, told)
