@@ -7,12 +7,16 @@ same as an ordinary user. On it, at the same moment (docs/measurements/):
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import require_program
 from topocheck.host.base import Host, RecordedBackend
 from topocheck.host.snapshot import load
+from topocheck.host.tree import export_tree
 from topocheck.model.base import State, Verdict
 from topocheck.pipeline import build_report
 
@@ -55,3 +59,24 @@ def test_identifiers_were_replaced(report):
     header, _ = load(str(FOLDER / FILES[0]))
     assert header.identifiers == "replaced"
     assert len({g.uuid for g in report.topology.gpus}) == 2
+
+
+@pytest.mark.service
+def test_lspci_reads_the_recorded_tree_as_we_do(tmp_path):
+    """The functions of the machine by vendor:device, as its own sysfs files state them, and the GPUs' links."""
+    require_program("lspci")
+    tree = tmp_path / "tree"
+    answers = load(str(FOLDER / FILES[0]))[1]
+    export_tree(answers, str(tree))
+    argv = ["lspci", "-O", f"sysfs.path={tree}/sys/bus/pci", "-n"]
+    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[2] for line in listed.splitlines()] == [
+        "8086:0d57", "1af4:1042", "1af4:1042", "1af4:1041", "1af4:1053", "1af4:1044", "10de:2330", "10de:2330",
+    ]  # fmt: skip
+    detail = subprocess.run([*argv, "-vv", "-s", "00:06.0"], capture_output=True, text=True, check=True).stdout
+    device = next(
+        d for d in build_report(Host(RecordedBackend(answers))).node.pci.devices if d.address.endswith("06.0")
+    )
+    link = re.search(r"LnkSta:\s*Speed ([\d.]+)GT/s.*?Width x(\d+)", detail)
+    assert link is not None
+    assert (device.sta_speed_gt_s, device.sta_width_lanes) == (float(link[1]), int(link[2]))
