@@ -27,7 +27,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "f
         collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send_recv.
         backend: nccl, gloo or mpi.
         direction: `unidirectional`, `bidirectional` (the rate is the sum of both) or `aggregate` (the sum of all).
-        issuer: whose stream carries the copy: `source` (push), `destination` (pull) or `host`.
+        issuer: whose stream carries the copy: `source` (push), `destination` (pull) or `host`; for a collective over
+            NCCL who makes the calls: `NCCL called directly` or `torch.distributed`.
         engine: driver, torch, host, mpi4py.
         allocator: what the buffers came from (`cuMemAlloc`, `cuMemHostAlloc`, `torch caching`, ...).
         peer_access: whether the pair had peer access when the copy ran.

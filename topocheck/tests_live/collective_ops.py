@@ -1,4 +1,4 @@
-"""The collectives through torch.distributed: buffers, calls, and the exact result.
+"""The collectives: buffers, calls through torch.distributed, and the exact result.
 
 Rank r's value at place i is ((i mod 1021) + 3 r) mod 4: small whole numbers, so every sum of up to 85 ranks is exact
 in any floating type that holds 256 exactly (bfloat16 is the narrowest), and 1021 is prime, so a chunk that lands in
@@ -19,10 +19,19 @@ ALIGN = 16
 
 
 class Op(msgspec.Struct, kw_only=True):
-    """A collective on its buffers. `call` runs it once; `reset` fills the buffers; `wrong` counts wrong elements."""
+    """A collective on its buffers. `call` runs it once; `reset` fills the buffers; `wrong` counts wrong elements.
+
+    Attributes:
+        send, recv: the tensors it reads and writes; one and the same, or one within the other, where it is in place.
+        count: elements as NCCL counts them: of each rank's part where the data is split, otherwise all.
+        call: through torch.distributed.
+    """
 
     size_bytes: int
     in_place: bool
+    send: Any
+    recv: Any
+    count: int
     call: Callable[[], Any]
     reset: Callable[[], None]
     wrong: Callable[[], int]
@@ -102,6 +111,9 @@ def make(
         return Op(
             size_bytes=count * width,
             in_place=True,
+            send=buffer,
+            recv=buffer,
+            count=count,
             call=call,
             reset=lambda: buffer.copy_(mine(count)),
             wrong=wrong,
@@ -123,6 +135,9 @@ def make(
         return Op(
             size_bytes=count * width,
             in_place=in_place,
+            send=own,
+            recv=out,
+            count=part,
             call=lambda: dist.all_gather_into_tensor(out, own, group=group),
             reset=reset,
             wrong=wrong_gather,
@@ -133,6 +148,9 @@ def make(
         return Op(
             size_bytes=count * width,
             in_place=in_place,
+            send=given,
+            recv=got,
+            count=part,
             call=lambda: dist.reduce_scatter_tensor(got, given, group=group),
             reset=lambda: given.copy_(mine(count)),
             wrong=lambda: int((got != summed(torch, ranks, me * part, part, dtype, device)).sum()),
@@ -149,6 +167,9 @@ def make(
         return Op(
             size_bytes=count * width,
             in_place=False,
+            send=sent,
+            recv=got_all,
+            count=part,
             call=lambda: dist.all_to_all_single(got_all, sent, group=group),
             reset=lambda: got_all.fill_(9),
             wrong=wrong_all,
@@ -166,6 +187,9 @@ def make(
     return Op(
         size_bytes=count * width,
         in_place=False,
+        send=sent,
+        recv=got_ring,
+        count=count,
         call=ring,
         reset=lambda: got_ring.fill_(9),
         wrong=lambda: int((got_ring != values(torch, (me - 1) % ranks, 0, count, dtype, device)).sum()),

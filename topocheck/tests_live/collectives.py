@@ -7,16 +7,23 @@ once when a rank is gone.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import socket
+import traceback
 from datetime import timedelta
 from typing import Any
 
 import msgspec
 
+from topocheck.tests_live.nccl_timing import DIRECT_MODES, DirectNccl, connect
 from topocheck.tests_live.pages import on_cpus
 from topocheck.tests_live.rank_sweep import Sweep
 from topocheck.tests_live.rows import CollectiveRow
+
+PATIENCE_S = 30.0
+"""How much longer than torch's limit a rank waits for NCCL itself: the parent's verdict, which names the rank that is
+behind, comes first."""
 
 
 class RankJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +73,7 @@ class Rank:
         self.job, self.rank, self.size, self.local_rank = job, rank, size, local_rank
         self.events = Events(job.events, rank)
         self.torch: Any = None
+        self.direct: dict[tuple[int, ...], tuple[DirectNccl | None, str]] = {}
         self.device: Any = None
 
     def join(self) -> None:
@@ -112,12 +120,16 @@ class Rank:
             if key not in measured:
                 self.events.at(row.id, f"new_group {row.backend} of {row.ranks}")
                 measured[key] = dist.new_group(list(range(row.ranks)), timeout=limit, backend=row.backend)
+            if row.backend == "nccl" and any(m in DIRECT_MODES for m in row.modes):
+                self._connect(row, control[row.ranks])
         for graphs in (False, True):
             for row in self.job.rows:
                 modes = tuple(m for m in row.modes if (m == "graph") == graphs)
                 if not modes:
                     continue
                 if self.rank < row.ranks:
+                    members = tuple(range(row.ranks)) if row.backend == "nccl" else ()
+                    direct, no_direct = self.direct.get(members, (None, ""))
                     device = self.device if row.backend == "nccl" else self.torch.device("cpu")
                     sweep = Sweep(
                         torch=self.torch,
@@ -127,10 +139,42 @@ class Rank:
                         control=control[row.ranks],
                         device=device,
                         events=self.events,
+                        direct=direct,
+                        no_direct=no_direct,
                     )
                     sweep.run(modes)
                 self.events.at(row.id, "barrier after the sweep")
                 dist.barrier()
+
+    def _connect(self, row: CollectiveRow, control: Any) -> None:
+        """Make the communicator of a list of members, once."""
+        members = tuple(range(row.ranks))
+        if members in self.direct:
+            return
+        self.events.at(row.id, f"ncclCommInitRank of {row.ranks}")
+        self.direct[members] = (None, "")
+        if self.rank in members:
+            self.direct[members] = connect(
+                self.torch,
+                control,
+                rank=members.index(self.rank),
+                size=row.ranks,
+                device=self.device,
+                limit_s=self.job.timeout_s + PATIENCE_S,
+            )
+
+    def leave(self) -> None:
+        """Free the communicators."""
+        gc.collect()  # a graph that is still about would hold one for ever
+        for direct, _ in self.direct.values():
+            if direct is not None:
+                direct.communicator.destroy()
+
+    def abort(self) -> None:
+        """End what NCCL still does on the device."""
+        for direct, _ in self.direct.values():
+            if direct is not None:
+                direct.communicator.abort()
 
 
 def rank_work(job: RankJob, rank: int, size: int, local_rank: int) -> None:
@@ -144,10 +188,14 @@ def rank_work(job: RankJob, rank: int, size: int, local_rank: int) -> None:
         try:
             me.join()
             me.work()
+            me.events.at("", "ncclCommDestroy")
+            me.leave()
             me.events.at("", "destroy_process_group")
             me.torch.distributed.destroy_process_group()
         except Exception as e:
             text = str(e).splitlines()[0][:300] if str(e) else ""
             me.events.send("failed", reason=f"{type(e).__name__}: {text}")
+            traceback.clear_frames(e.__traceback__)  # they may hold a graph, and it the communicator
+            me.abort()
             raise
     me.events.send("finished")

@@ -1,7 +1,8 @@
 """One sweep of one collective by one rank.
 
 Timing follows nccl-tests: warm up, meet, queue n calls, wait for the last; the time of a call is the mean over ranks of
-elapsed / n.
+elapsed / n. NCCL is called directly for what shows NCCL itself (nccl_timing.py), and through torch.distributed for what
+a program that waits for each call sees.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ import msgspec
 from topocheck.model.measurement import Measurement
 from topocheck.tests_live.collective_costs import busbw_factor
 from topocheck.tests_live.collective_ops import Op, make, variants
+from topocheck.tests_live.nccl_direct import ISSUED_BY, NcclError
+from topocheck.tests_live.nccl_timing import CALLS_IN_GRAPH, DIRECT_MODES, GRAPH_LAUNCHES, DirectNccl
 from topocheck.tests_live.rows import CollectiveRow, size_text
 from topocheck.tests_live.stats import is_stable, median, spread
 
-CALLS_IN_GRAPH = 20
-GRAPH_LAUNCHES = 20
 GRAPH_UP_TO = 1 << 20
 WARM_UPS = 5
+
+DIRECTLY, THROUGH_TORCH = "NCCL called directly", "torch.distributed"
+"""Who issues the calls of a measurement."""
 
 
 class Events(Protocol):
@@ -46,11 +50,27 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep:
-    """One row's sizes, as member `rank` of `group`; `control` is the Gloo group of the same members."""
+    """One row's sizes, as member `rank` of `group`; `control` is the Gloo group of the same members.
+
+    `direct` is NCCL itself over the same members; None where there is none, or with `no_direct`, where it cannot be
+    called and all modes go through torch.
+    """
 
     def __init__(
-        self, *, torch: Any, row: CollectiveRow, rank: int, group: Any, control: Any, device: Any, events: Events
+        self,
+        *,
+        torch: Any,
+        row: CollectiveRow,
+        rank: int,
+        group: Any,
+        control: Any,
+        device: Any,
+        events: Events,
+        direct: DirectNccl | None = None,
+        no_direct: str = "",
     ) -> None:
+        self.direct, self.no_direct = direct, no_direct
+        self._now: DirectNccl | None = None
         self.torch, self.row, self.rank, self.events = torch, row, rank, events
         self.group, self.control, self.device = group, control, device
         self.allocator = "torch caching (cudaMalloc)" if row.backend == "nccl" else "torch, host memory"
@@ -101,43 +121,53 @@ class Sweep:
     def _one_size(self, op: Op, size: int, modes: tuple[str, ...]) -> None:
         name = f"{self.row.collective} {size_text(op.size_bytes)}"
         try:
-            self._at(f"{name}: first call")
-            wrong = self._checked(op)
             for mode in modes:
                 begun = monotonic()
-                self._at(f"{name}: warm up")
-                run, calls = self._runner(op, mode)
-                timing = self._timed(run, calls, f"{name}, {mode}")
-                self._at(f"{name}: compare")
-                wrong += self._checked(op)
+                direct = self._now = self.direct if mode in DIRECT_MODES else None
+                call = op.call if direct is None else direct.call_of(op, self.row.collective, self.row.dtype)
+                # Where NCCL is called directly the call is named: a rank that does not come back is in it.
+                what = f"{name}, {mode}" + ("" if direct is None else f", {ISSUED_BY[self.row.collective]}")
+                self._at(f"{what}: first call")
+                wrong = self._checked(op, call)
+                self._at(f"{what}: warm up")
+                run, calls = self._runner(call, op, mode)
+                timing = self._timed(run, calls, what)
+                self._at(f"{what}: compare")
+                wrong += self._checked(op, call)
                 self._report(op, size, mode, timing, wrong, monotonic() - begun)
+                del run  # a communicator cannot be freed while a graph holds its calls
+        except NcclError:
+            raise
         except (NotImplementedError, RuntimeError, ValueError) as e:
             text = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
             if not any(w in text.lower() for w in ("support", "not implemented", "unimplemented")):
                 raise
             self._say("unsupported", reason=f"{self.row.backend}: {text}", id=f"{self.row.id}:{size}")
 
-    def _checked(self, op: Op) -> int:
+    def _checked(self, op: Op, call: Callable[[], Any]) -> int:
         """Run one call from fresh buffers and return how many elements are wrong on all ranks together."""
         dist = self.torch.distributed
         op.reset()
+        # NCCL called directly runs on a stream of its own, which knows nothing of the fill.
+        self._finish()
         dist.barrier(group=self.control)
-        op.call()
+        call()
         self._finish()
         wrong = self.torch.tensor([op.wrong()], dtype=self.torch.int64)
         dist.all_reduce(wrong, group=self.control)
         op.reset()
+        self._finish()
         return int(wrong[0])
 
-    def _runner(self, op: Op, mode: str) -> tuple[Callable[[], float], int]:
+    def _runner(self, call: Callable[[], Any], op: Op, mode: str) -> tuple[Callable[[], float], int]:
         """Return a function that runs one sample and gives seconds per call, and the calls in a sample."""
         for _ in range(WARM_UPS):
-            op.call()
+            call()
         self._finish()
         if mode == "graph":
-            return self._graph(op)
+            return self._graph(call) if self._now is None else self._now.graph(call)
         start = perf_counter()
-        op.call()
+        call()
         self._finish()
         once = max(perf_counter() - start, 1e-6)
         # Ranks must make the same number of calls: the smallest of their wishes.
@@ -148,7 +178,7 @@ class Sweep:
         def back_to_back() -> float:
             start = perf_counter()
             for _ in range(calls):
-                op.call()
+                call()
             self._finish()
             return (perf_counter() - start) / calls
 
@@ -156,20 +186,22 @@ class Sweep:
             times = []
             for _ in range(calls):
                 start = perf_counter()
-                op.call()
+                call()
                 self._finish()
                 times.append(perf_counter() - start)
             return median(times)
 
+        if self._now is not None:
+            return self._now.back_to_back(call, calls), calls
         return (back_to_back if mode == "back_to_back" else one_at_a_time), calls
 
-    def _graph(self, op: Op) -> tuple[Callable[[], float], int]:
+    def _graph(self, call: Callable[[], Any]) -> tuple[Callable[[], float], int]:
         torch = self.torch
         graph = torch.cuda.CUDAGraph()
         # Only this thread's calls belong to the capture: the process group's watchdog may look at its events.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for _ in range(CALLS_IN_GRAPH):
-                op.call()
+                call()
         graph.replay()
         self._finish()
 
@@ -210,6 +242,8 @@ class Sweep:
                 return Timing(means=tuple(means), slowest=tuple(slowest), calls=calls, stop_reason=why)
 
     def _finish(self) -> None:
+        if self._now is not None:
+            self._now.finish()
         if self.row.backend == "nccl":
             self.torch.cuda.synchronize(self.device)
 
@@ -217,11 +251,16 @@ class Sweep:
         if self.rank:
             return
         row = self.row
-        samples = [t * 1e6 for t in timing.means]
+        samples = tuple(t * 1e6 for t in timing.means)
         mid = median(samples)
         algbw = op.size_bytes / mid / 1e3
         placed = "in" if op.in_place else "out"
         notes = []
+        issuer = None
+        if row.backend == "nccl":
+            issuer = THROUGH_TORCH if self._now is None else DIRECTLY
+            if self.no_direct and mode in DIRECT_MODES:
+                notes.append(f"through torch.distributed, which adds microseconds to a call: {self.no_direct}")
         lag = median(timing.slowest) * 1e6 / mid
         if lag > 1.1:
             notes.append(f"the slowest rank took {lag:.2f} times the mean")
@@ -233,6 +272,7 @@ class Sweep:
             backend=row.backend,
             ranks=row.ranks,
             direction="collective",
+            issuer=issuer,
             engine="torch",
             allocator=self.allocator,
             dtype=row.dtype,
@@ -240,7 +280,7 @@ class Sweep:
             mode=mode,
             size_bytes=op.size_bytes,
             iterations=timing.calls,
-            samples=tuple(samples),
+            samples=samples,
             median=mid,
             min=min(samples),
             max=max(samples),

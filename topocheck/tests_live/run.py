@@ -25,7 +25,8 @@ METHOD = (
     "Copies: warm-ups and timed copies are queued behind a gate and then let go; CUDA events; a sample is the mean of "
     "its copies, the headline the median of the samples. Each destination is cleared before a sample and compared "
     "whole, every byte, after it (a quick run: after the first and the last). Collectives: calls back to back, mean "
-    "over ranks of elapsed / calls; sizes, algbw and busbw as nccl-tests defines them; GB/s = 10^9 bytes/s."
+    "over ranks of elapsed / calls; NCCL is called directly, but one call at a time through torch.distributed; sizes, "
+    "algbw and busbw as nccl-tests defines them; GB/s = 10^9 bytes/s."
 )
 EXPECTED_BUDGET_S = {"quick": 60.0, "standard": 600.0, "full": 1800.0}
 """Seconds after which no further row is begun; the plan should end long before."""
