@@ -72,6 +72,8 @@ def _recorded(answers: Mapping[str, Answer]) -> tuple[dict[str, str], set[str], 
         elif _clean(str(answer)) != path:
             links[path] = _clean(str(answer))
     for path in [p for p in files if p.endswith("/modalias")]:
+        # No probe asks for it, but without it lspci ends.
+        files.setdefault(f"{path.rpartition('/')[0]}/irq", b"0\n")
         for name, data in _ids(files[path].decode("ascii", "replace")).items():
             files.setdefault(f"{path.rpartition('/')[0]}/{name}", data)
     # A relative link counts from where its folder really is; shorter paths first, so that this is known by then.
