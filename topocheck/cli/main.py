@@ -6,11 +6,14 @@ import gc
 import importlib
 import os
 import sys
-
-import typer
+from typing import TYPE_CHECKING
 
 import topocheck
+from topocheck import asking
 from topocheck.model.base import InputError
+
+if TYPE_CHECKING:
+    import typer
 
 COMMANDS = {
     "report": ("report:report", "Show how this node is wired, what each wire can carry, what is wrong."),
@@ -39,6 +42,15 @@ def make_app(only: str | None = None) -> typer.Typer:
     Making typer's parameters of every command takes longer than the rest of the start-up together, so the list of
     commands is printed from COMMANDS, without loading any.
     """
+    import typer
+
+    def root(
+        version: bool = typer.Option(
+            False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ) -> None:
+        pass
+
     app = typer.Typer(
         name="topocheck",
         help="Finds why GPUs, NICs and the wires between them are slower than they should be.",
@@ -49,7 +61,7 @@ def make_app(only: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_root)
+    app.callback()(root)
     if only is not None:
         _add(app, only)
         return app
@@ -63,7 +75,7 @@ def _add(app: typer.Typer, name: str) -> None:
     file, *attributes = target.split(":")
     module = importlib.import_module(f"topocheck.cli.{file}")
     command, *kind = (getattr(module, a) for a in attributes)
-    if isinstance(command, typer.Typer):
+    if isinstance(command, type(app)):
         app.add_typer(command, name=name, help=text)
     else:
         app.command(name, cls=kind[0] if kind else None)(command)
@@ -74,15 +86,20 @@ def _listed() -> None:
 
 
 def _print_version(value: bool) -> None:
+    import typer
+
     if value:
         print(f"topocheck {topocheck.__version__}")
         raise typer.Exit
 
 
-def _root(
-    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
-) -> None:
-    pass
+_ASK_THE_MACHINE = ("report", "check")
+_NOT_THE_MACHINE = frozenset({"--from", "--smi-topo", "--cluster", "--help", "-h"})
+
+
+def _asks_the_machine(argv: list[str]) -> bool:
+    """Tell whether this command line is going to ask this machine, as far as a glance tells."""
+    return bool(argv) and argv[0] in _ASK_THE_MACHINE and not any(a.split("=")[0] in _NOT_THE_MACHINE for a in argv)
 
 
 def main() -> None:
@@ -90,6 +107,9 @@ def main() -> None:
     # A command lives for a moment and makes few cycles; looking for them costs a tenth of a report.
     gc.disable()
     first = sys.argv[1] if len(sys.argv) > 1 else ""
+    if asks := _asks_the_machine(sys.argv[1:]):
+        # The driver takes longer to answer than typer to load: it is asked first.
+        asking.begin(cross_check="--cross-check" in sys.argv)
     try:
         make_app(first if first in COMMANDS else None)()
     except InputError as e:
@@ -101,3 +121,6 @@ def main() -> None:
         raise SystemExit(0) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    finally:
+        if asks:
+            asking.abandon()

@@ -30,44 +30,63 @@ _STRIKES = 2
 """Hangs or crashes about one subject after which nothing about it is asked any more."""
 
 
+class Gathering:
+    """Probes that run in their children, from the moment this is made until `finish` or `stop`."""
+
+    def __init__(
+        self, probes: Iterable[Probe], budget_s: float, make_backend: Callable[[], Backend] = LiveBackend
+    ) -> None:
+        self.answers: dict[str, Answer] = {key("now", ()): time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        self.began = time.monotonic()
+        by_name: dict[str, list[Probe]] = {}
+        for probe in probes:
+            by_name.setdefault(probe.group, []).append(probe)
+        # The slowest first, so that its child works while the others are started.
+        slowest_first = sorted(by_name.values(), key=lambda members: -max(p.deadline_s for p in members))
+        end = self.began + budget_s
+        self.groups = [_Group(members, self.answers, end, budget_s, make_backend) for members in slowest_first]
+        self.selector = selectors.DefaultSelector()
+        try:
+            for group in self.groups:
+                group.start(self.selector)
+        except BaseException:
+            self.stop()
+            raise
+
+    def finish(self, budget_s: float) -> dict[str, Answer]:
+        """Wait for the answers and return them, at most until `budget_s` seconds after the start."""
+        end = self.began + budget_s
+        for group in self.groups:
+            group.end = min(group.end, end)
+            group.deadline = min(group.deadline, end)
+        try:
+            while self.selector.get_map():
+                wait = min([end] + [g.deadline for g in self.groups if g.child]) - time.monotonic()
+                for ready, _ in self.selector.select(max(0.0, wait)):
+                    ready.data.pump()
+                for group in self.groups:
+                    group.check(time.monotonic())
+        finally:
+            self.stop()
+        return self.answers
+
+    def stop(self) -> None:
+        """End every child that still runs; one that cannot be killed is left behind."""
+        for group in self.groups:
+            group.stop()
+        self.selector.close()
+        reap()
+
+
 def gather(
-    probes: Iterable[Probe],
-    budget_s: float,
-    make_backend: Callable[[], Backend] = LiveBackend,
-    meanwhile: Callable[[], None] = lambda: None,
+    probes: Iterable[Probe], budget_s: float, make_backend: Callable[[], Backend] = LiveBackend
 ) -> dict[str, Answer]:
     """Run the probes and return every question with its answer (a value or a HostError).
-
-    `meanwhile` is called once, when the children have been started: for what the caller has to do anyway.
 
     Beside the probes' own questions there are `now:`, and for each probe `probe:NAME` (its status: state, ms,
     detail) and `duration:NAME`. Returns within `budget_s` seconds and little more, whatever the machine does.
     """
-    answers: dict[str, Answer] = {key("now", ()): time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    end = time.monotonic() + budget_s
-    by_name: dict[str, list[Probe]] = {}
-    for probe in probes:
-        by_name.setdefault(probe.group, []).append(probe)
-    # The slowest first, so that its child works while the others are started.
-    slowest_first = sorted(by_name.values(), key=lambda members: -max(p.deadline_s for p in members))
-    groups = [_Group(members, answers, end, budget_s, make_backend) for members in slowest_first]
-    try:
-        with selectors.DefaultSelector() as selector:
-            for group in groups:
-                group.start(selector)
-            meanwhile()
-            while selector.get_map():
-                now = time.monotonic()
-                wait = min([end] + [g.deadline for g in groups if g.child]) - now
-                for ready, _ in selector.select(max(0.0, wait)):
-                    ready.data.pump()
-                for group in groups:
-                    group.check(time.monotonic())
-    finally:
-        for group in groups:
-            group.stop()
-        reap()
-    return answers
+    return Gathering(probes, budget_s, make_backend).finish(budget_s)
 
 
 def status(name: str, answers: Mapping[str, Answer]) -> ProbeStatus:
