@@ -58,7 +58,8 @@ def read_node(host: Host, probes: Sequence[Probe] | None = None) -> Node:
         except HostError as e:
             status = ProbeStatus(name=p.name, state=_failed_state(e), ms=status.ms, detail=status.detail or str(e))
         except Exception as e:  # noqa: BLE001 - a fault of one probe must not take the others with it
-            status = ProbeStatus(name=p.name, state="failed", ms=status.ms, detail=f"{type(e).__name__}: {e}")
+            detail = f"an answer of unexpected form ({type(e).__name__}: {e})"
+            status = ProbeStatus(name=p.name, state="failed", ms=status.ms, detail=detail)
         statuses.append(status)
     software = facts.pop("software", None) or SoftwareFacts()
     programs = facts.pop("programs", None)

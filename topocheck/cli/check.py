@@ -109,10 +109,16 @@ def check(
         text, code = formats.render(
             format_, outcome, report, layout, verbose=verbose, unknown_fails=on_unknown == "fail"
         )
-        if output is not None and format_ in ("prometheus", "nfd"):
-            common.replace_file(output, text)
-        else:
-            common.emit(text, output)
+        try:
+            if output is not None and format_ in ("prometheus", "nfd"):
+                common.replace_file(output, text)
+            else:
+                common.emit(text, output)
+        except common.OutputError as e:
+            # The exit code is the answer that a scheduler acts on: a full disk is no failed node.
+            if not formats.FORMATS[format_].unattended:
+                raise
+            print(f"topocheck: {e}", file=sys.stderr)
     except InputError as e:
         if format_ != "nagios":
             raise

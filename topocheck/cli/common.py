@@ -27,6 +27,10 @@ Output = Annotated[
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colour, whatever the terminal (also: NO_COLOR=1).")]
 
 
+class OutputError(InputError):
+    """The result is there but could not be written."""
+
+
 def read_answers(recording: Path | None, *, cross_check: bool = False, budget_s: float = 20.0) -> dict[str, Answer]:
     """Return every question with its answer, from a recording or from this machine.
 
@@ -56,21 +60,36 @@ def emit(text: str, output: Path | None = None) -> None:
     """Write text to a file or to standard output; characters the output cannot show are replaced, never fatal.
 
     Raises:
-        InputError: the file cannot be written.
+        OutputError: the file or standard output cannot be written.
     """
     if output is not None:
         try:
             output.write_text(text, encoding="utf-8")
         except OSError as e:
-            raise InputError(f"{output}: cannot be written: {e.strerror}") from e
+            raise OutputError(f"{output}: cannot be written: {e.strerror}") from e
         return
+    if sys.stdout is None:
+        return  # closed by whoever started us, who wants no more than the exit code
     encoding = sys.stdout.encoding or "ascii"
     if "utf" not in encoding.lower():
         from topocheck.render.page import narrow
 
         text = narrow(text)
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as e:
+        silence()
+        raise OutputError(f"standard output cannot be written: {e.strerror}") from e
+
+
+def silence() -> None:
+    """Turn standard output to nowhere, so that what Python still holds for it is no second error at exit."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(message: str, code: int = EXIT_USAGE) -> NoReturn:
@@ -97,7 +116,7 @@ def style(output: Path | None, no_color: bool, width: int) -> Style:
 
     from topocheck.render.page import Style
 
-    terminal = output is None and sys.stdout.isatty()
+    terminal = output is None and sys.stdout is not None and sys.stdout.isatty()
     colour = terminal and not no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     columns = width or (shutil.get_terminal_size((80, 24)).columns if terminal else 80)
     return Style(max(columns, 40), colour)
@@ -117,4 +136,4 @@ def replace_file(path: Path, text: str) -> None:
         Path(f.name).chmod(0o644)
         Path(f.name).replace(path)
     except OSError as e:
-        raise InputError(f"{path}: cannot be written: {e.strerror}") from e
+        raise OutputError(f"{path}: cannot be written: {e.strerror}") from e

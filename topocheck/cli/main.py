@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -102,6 +102,12 @@ def _asks_the_machine(argv: list[str]) -> bool:
     return bool(argv) and argv[0] in _ASK_THE_MACHINE and not any(a.split("=")[0] in _NOT_THE_MACHINE for a in argv)
 
 
+def _silence() -> None:
+    from topocheck.cli.common import silence
+
+    silence()
+
+
 def main() -> None:
     """Run the command line; every error a user can cause ends in one line and exit code 2."""
     # A command lives for a moment and makes few cycles; looking for them costs a tenth of a report.
@@ -117,8 +123,14 @@ def main() -> None:
         raise SystemExit(2) from None
     except BrokenPipeError:
         # The reader went away (`topocheck report | head`): not our error; keep Python from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         raise SystemExit(0) from None
+    except OSError as e:
+        if e.errno != errno.ENOSPC:
+            raise
+        _silence()
+        print(f"topocheck: standard output cannot be written: {e.strerror}", file=sys.stderr)
+        raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     finally:

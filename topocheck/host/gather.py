@@ -260,7 +260,8 @@ class _Group:
 
     def _leave(self) -> None:
         if self.child is not None:
-            if self.selector is not None:
+            # An interrupt may come between the start of a child and its registration.
+            if self.selector is not None and self.child.pipe in self.selector.get_map():
                 self.selector.unregister(self.child.pipe)
             abandon(self.child)
             self.child = None

@@ -139,7 +139,7 @@ def _coloured(lines: list[list[Span]]) -> str:
         file=io.StringIO(), force_terminal=True, width=10_000, color_system="standard", legacy_windows=False
     )
     for spans in lines:
-        console.print(Text.assemble(*spans), soft_wrap=True)
+        console.print(Text.assemble(*((clean(t), style) for t, style in spans)), soft_wrap=True)
     out = console.file
     assert isinstance(out, io.StringIO)
     return out.getvalue()
