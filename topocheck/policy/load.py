@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -43,10 +45,15 @@ def load(path: Path, check_ids: Iterable[str] | Mapping[str, Sequence[str]]) -> 
         PolicyError: it cannot be read, is no TOML, or holds a name or value that means nothing.
     """
     try:
+        # Looked at before it is opened: opening a FIFO waits for a writer.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise PolicyError(f"policy {path}: not a regular file; expected a short TOML file")
         with path.open("rb") as f:
             data = f.read(MAX_BYTES + 1)
     except OSError as e:
         raise PolicyError(f"policy {path}: cannot be read: {e.strerror}") from e
+    except ValueError as e:
+        raise PolicyError(f"policy {str(path)!r}: cannot be read: {e}") from e
     if len(data) > MAX_BYTES:
         raise PolicyError(f"policy {path}: larger than {MAX_BYTES >> 20} MiB; expected a short TOML file")
     return parse(data, str(path), check_ids)
@@ -66,6 +73,9 @@ def parse(data: bytes, name: str, check_ids: Iterable[str] | Mapping[str, Sequen
         raise PolicyError(f"policy {name}: not TOML: {e}") from e
     except RecursionError:
         raise PolicyError(f"policy {name}: nested too deeply; expected a short TOML file") from None
+    except ValueError as e:
+        # An integer of thousands of digits: int() refuses it (sys.set_int_max_str_digits).
+        raise PolicyError(f"policy {name}: holds a value that is no usable number: {str(e)[:80]}") from None
     document.setdefault("source", name)
     try:
         policy = msgspec.convert(document, Policy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import msgspec
@@ -52,6 +54,9 @@ def load(path: Path) -> Run:
         InputError: it cannot be read, or is none.
     """
     try:
+        # Looked at before it is opened: opening a FIFO waits for a writer.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise InputError(f"{path}: not a regular file; expected a file written by topocheck bw --save")
         with path.open("rb") as f:
             data = f.read(LIMIT + 1)
     except OSError as e:
