@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 STATUS = {State.OK: 0, State.NOTE: 0, State.WARN: 1, State.FAIL: 2, State.UNKNOWN: 3}
 
 
+def _seconds(taken_at: str) -> float | None:
+    """Return a date in seconds since the epoch; None where a recording holds none, or one that is no date."""
+    try:
+        return datetime.fromisoformat(taken_at).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
 def render(outcome: Outcome, report: Report) -> str:
     """Return the metrics.
 
@@ -39,8 +47,8 @@ def render(outcome: Outcome, report: Report) -> str:
     gauge("build_info", "Version of topocheck that wrote this; always 1.", "version").labels(topocheck.__version__).set(
         1
     )
-    if outcome.taken_at:
-        moment = datetime.fromisoformat(outcome.taken_at).timestamp()
+    moment = _seconds(outcome.taken_at)
+    if moment is not None:
         gauge("run_timestamp_seconds", "When the node was looked at, in seconds since the epoch.").set(moment)
     gauge("exit_code", "Exit code of the run: 0 healthy, 1 failed, 3 could not tell what must be known.").set(
         outcome.exit_code
