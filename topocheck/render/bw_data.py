@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def bw_json(report: BandwidthReport) -> str:
-    """Return the report as JSON, with the names of docs/json.md."""
+    """Return the report as JSON, with the names of model/measurement.py."""
     run = report.run
     document = {
         "schema_version": SCHEMA_VERSION,
