@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from topocheck.cli import bw_options, common
+from topocheck.cli.signals import stop_cleanly
 from topocheck.model.base import InputError, State
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def bw(
     common.choose(engine, ("driver", "torch", "both"), "--engine")
     if pairs is not None:
         common.choose(pairs, ("nodes",), "--pairs")
+        stop_cleanly()
         raise typer.Exit(
             node_pairs(
                 ways=tuple(way or ()),
@@ -186,7 +187,7 @@ def _measure(
     from topocheck.tests_live import run as live
     from topocheck.tests_live.plan import make_plan
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    stop_cleanly()
     child = None if plan_only or world is not None or not options.copies else live.warm_child(options.engine)
     try:
         node, roads = _look()
@@ -239,10 +240,6 @@ def _measure(
     if world is not None and world.rank != 0:
         return _code(report, strict=False)
     return finish(report)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _announce(plan: Plan, world: World | None) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from topocheck.cli import common
+from topocheck.cli.signals import stop_cleanly
 from topocheck.model.base import InputError
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def _run(options: ScaleOptions) -> ScaleReport | None:
 
     if not torch_installed():
         raise InputError("scale trains with torch, which is not installed: pip install 'topocheck-gpu[bw]'")
+    stop_cleanly()
     node, gpus = _look()
     progress: Progress | None = None
     try:

@@ -17,6 +17,7 @@ import msgspec
 
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.collectives import RankJob
+from topocheck.tests_live.loopback import LOOPBACK_STEP, loopback_problem
 from topocheck.tests_live.rank_child import LaunchJob
 from topocheck.tests_live.ranks import World
 from topocheck.tests_live.rows import CollectiveRow
@@ -115,6 +116,7 @@ def run_collectives(
     software: dict[str, str] | None = None,
     quiet_s: float = QUIET_S,
     join_s: float = JOIN_S,
+    torch_limit_s: float | None = None,
     argv: Callable[[str], list[str]] | None = None,
 ) -> Iterator[Measurement | NotMeasured]:
     """Run sweeps and yield what comes of them; a rank of a launcher other than rank 0 yields only failures.
@@ -128,18 +130,23 @@ def run_collectives(
         software: filled with versions as the ranks report them.
         quiet_s: seconds of silence that count as a hang.
         join_s: the same before the ranks have met.
+        torch_limit_s: seconds after which torch itself gives a call up; a little less than `quiet_s` where None.
         argv: makes the command that starts the ranks from the path of the job; torch's launcher where None.
     """
     if not rows:
         return
-    blocked = shared_memory_problem(max(r.ranks for r in rows), {r.backend for r in rows})
+    blocked, step = shared_memory_problem(max(r.ranks for r in rows), {r.backend for r in rows}), SHM_STEP
+    if not blocked and world is None and argv is None:
+        blocked, step = loopback_problem(), LOOPBACK_STEP
     if blocked:
         for row in rows:
-            yield NotMeasured(id=row.id, reason=blocked, required=True, next_step=SHM_STEP)
+            yield NotMeasured(id=row.id, reason=blocked, required=True, next_step=step)
         return
     local = max(r.ranks for r in rows) if world is None else 0
     job = LaunchJob(
-        ranks=RankJob(rows=rows, events="", local_gpus=local_gpus, local_cpus=local_cpus, timeout_s=quiet_s - 5),
+        ranks=RankJob(
+            rows=rows, events="", local_gpus=local_gpus, local_cpus=local_cpus, timeout_s=torch_limit_s or quiet_s - 5
+        ),
         local_ranks=local,
     )
     ranks = Ranks(rows, job, environment(world), heard, argv)

@@ -14,7 +14,7 @@ import topocheck
 from topocheck.model.base import Missing
 from topocheck.model.measurement import Measurement, NotMeasured, Run
 from topocheck.model.node import Node
-from topocheck.tests_live.collect import run_collectives
+from topocheck.tests_live.collect import QUIET_S, run_collectives
 from topocheck.tests_live.ranks import LaunchError, World, meet
 from topocheck.tests_live.roads import Roads
 from topocheck.tests_live.rows import HOST, CollectiveRow, CopyRow, Plan
@@ -51,6 +51,17 @@ def driver_installed() -> bool:
 def warm_child(engine: str) -> Process | None:
     """Start the first child while the machine is still being looked at; it loads what it needs and waits."""
     return start_child("driver") if engine in ("driver", "both") and driver_installed() else None
+
+
+def quiet_limit_s(budget: str, rows: tuple[CollectiveRow, ...], *, joined: bool) -> float:
+    """Return after how many seconds without a word ranks that have met are taken for hung.
+
+    A quick run that hangs should be told soon: 20 s, or five times what the longest sweep is to take in all. NCCL,
+    whose first call on many GPUs takes its time, and ranks of a launcher, of other nodes too, get the usual limit.
+    """
+    if budget != "quick" or joined or any(r.backend == "nccl" for r in rows):
+        return QUIET_S
+    return min(QUIET_S, max(20.0, 5 * max(r.estimate_s for r in rows)))
 
 
 class Runner:
@@ -187,6 +198,8 @@ class Runner:
                 local_cpus=tuple(cpus),
                 heard=self._heard_ranks,
                 software=self.software,
+                quiet_s=quiet_limit_s(self.plan.budget, torch_rows, joined=world is not None),
+                torch_limit_s=QUIET_S - 5,
             ):
                 self._keep(result, watch, before)
         if mpi_rows:

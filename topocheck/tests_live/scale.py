@@ -17,6 +17,7 @@ from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.collect import Ranks, environment, listen
 from topocheck.tests_live.collect import run_collectives as collectives
 from topocheck.tests_live.collectives import RankJob
+from topocheck.tests_live.loopback import LOOPBACK_STEP, loopback_problem
 from topocheck.tests_live.mpi import mpirun_command
 from topocheck.tests_live.rank_child import LaunchJob
 from topocheck.tests_live.ranks import World, meet
@@ -91,6 +92,9 @@ def _training(
     if not rows:
         return
     local = max(r.ranks for r in rows) if world is None else 0
+    if blocked := "" if world is not None else loopback_problem():
+        yield from (NotMeasured(id=r.id, reason=blocked, required=True, next_step=LOOPBACK_STEP) for r in rows)
+        return
     with tempfile.TemporaryDirectory(prefix="topocheck-") as folder:
         told = Path(folder) / "rows"
         told.write_bytes(msgspec.json.encode(TrainJob(rows=rows)))
