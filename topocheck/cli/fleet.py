@@ -18,11 +18,11 @@ FORMATS = ("text", "json", "html", "csv")
 
 def fleet(
     paths: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(help="Reports (--format json, gzip'd or not) and snapshots: files, folders, patterns."),
     ],
     against: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+        Optional[str],  # noqa: UP045 - typer reads the annotation at run time
         typer.Option("--against", metavar="FOLDER", help="Also tell what changed since the reports in FOLDER."),
     ] = None,
     format_: Annotated[str, typer.Option("--format", help="text, json, html or csv.")] = "text",
@@ -55,19 +55,26 @@ def fleet(
         from topocheck.policy.load import load
 
         judged_by = load(policy, [c.id for c in all_checks()])
-    now, bad = read_all(find_files(paths), processes=processes, policy=judged_by)
+    now, bad = read_all(find_files([_path(p) for p in paths]), processes=processes, policy=judged_by)
     if not now.entries:
         why = f"; the first: {bad[0].file}: {bad[0].why}" if bad else ""
         raise InputError(f"no report or snapshot could be read{why}")
     changed = None
     if against is not None:
-        before, bad_before = read_all(find_files([against]), processes=processes, policy=judged_by)
+        before, bad_before = read_all(find_files([_path(against)]), processes=processes, policy=judged_by)
         bad += bad_before
         changed = changes(now, before)
     result = judge(now, bad, changed)
     common.emit(_rendered(result, format_, output, no_color, width, all_), output)
     if code := exit_code(result, strict=strict):
         raise typer.Exit(code)
+
+
+def _path(text: str) -> Path:
+    """Return the path that was given. Of the empty one, an unset variable in a script, Path would make `.`."""
+    if not text:
+        raise InputError("an empty path was given; expected a report, a snapshot or a folder of these (. for this one)")
+    return Path(text)
 
 
 def _rendered(result: Fleet, format_: str, output: Path | None, no_color: bool, width: int, all_: bool) -> str:

@@ -33,6 +33,11 @@ CHUNK = 8
 ENDINGS = (".json", ".json.gz", ".snapshot", ".snap", ".topocheck", ".tcs", ".gz")
 """Files taken from a folder; a file named on the command line may be called anything."""
 
+MAX_LOOKED_AT = 200_000
+"""Names in the folders of one path; the reports of ten thousand nodes over many days are fewer."""
+KERNEL_FOLDERS = frozenset({"/proc", "/sys", "/dev"})
+"""Folders that the kernel makes up: no report lies there."""
+
 _SNAPSHOT_START = b'{"format":"topocheck-snapshot"'
 
 
@@ -50,7 +55,7 @@ def find_files(paths: Sequence[Path]) -> Iterator[str]:
     """Yield the files that `paths` name: files, folders with all below them, and patterns (`run7/*.json`).
 
     Raises:
-        InputError: a path names nothing.
+        InputError: a path names nothing, or a folder with more in it than reports.
     """
     for path in paths:
         if path.is_dir():
@@ -69,11 +74,23 @@ def find_files(paths: Sequence[Path]) -> Iterator[str]:
 
 
 def _below(folder: Path) -> Iterator[str]:
-    for at, folders, names in os.walk(folder):
-        folders[:] = sorted(f for f in folders if not f.startswith("."))
+    looked_at = 0
+    # Symbolic links to folders are not followed: they may lead in circles. The folder itself may be one.
+    for at, folders, names in os.walk(folder, followlinks=False):
+        looked_at += len(folders) + len(names)
+        if looked_at > MAX_LOOKED_AT:
+            raise InputError(
+                f"{folder}: more than {MAX_LOOKED_AT} files and folders below it; "
+                "name the folder that holds the reports"
+            )
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and not _of_kernel(at, f))
         for name in sorted(names):
             if name.endswith(ENDINGS) and not name.startswith("."):
                 yield os.path.join(at, name)
+
+
+def _of_kernel(at: str, name: str) -> bool:
+    return os.path.abspath(os.path.join(at, name)) in KERNEL_FOLDERS
 
 
 def read_facts(file: str, policy: Policy | None = None) -> NodeFacts:

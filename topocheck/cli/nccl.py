@@ -119,7 +119,11 @@ def topo(
         root = write_topology(
             node, topology, given.version_of(nccl_version, node), settings_of(node), restricted=restricted
         )
-        common.emit(write(root), output)
+        try:
+            text = write(root)
+        except ValueError as e:
+            raise InputError(f"the machine's answers give no topology file: {e}") from e
+        common.emit(text, output)
         return
     from topocheck.nccl.topo_compare import compare
     from topocheck.nccl.xml import MAX_BYTES, NcclXmlError, parse_topology
@@ -202,6 +206,11 @@ def log(
 
     common.choose(format_, ("text", "json"), "--format")
     result = read_log(given.chunks_of(file))
+    if not result.nccl_lines and not result.versions and not result.failures:
+        raise InputError(
+            f"{file}: no line of NCCL among {given.counted_lines(result.lines, result.long_lines)}: was it run with "
+            "NCCL_DEBUG=INFO, and does the log hold its output?"
+        )
     comparison = None
     if compare or from_ is not None or ranks is not None or topo_file is not None:
         version = result.versions[0] if result.versions else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,6 +187,12 @@ def from_rank_file(
     return tuple(hosts.values()), version or version_of(version_text), tuple(specs), {}
 
 
+def counted_lines(lines: int, long_lines: int) -> str:
+    """Return a number of lines in words, with those that were longer than what is read of a line."""
+    text = "1 line" if lines == 1 else f"{lines} lines"
+    return f"{text} ({long_lines} too long for a log, of which only the start was read)" if long_lines else text
+
+
 def predict_or_fail(hosts: tuple[HostInput, ...], version: Version, ranks: Any, settings: dict[str, str]) -> Prediction:
     """Return the prediction; what is wrong with the job becomes an InputError."""
     from topocheck.nccl.predict import PredictError, predict
@@ -196,12 +204,15 @@ def predict_or_fail(hosts: tuple[HostInput, ...], version: Version, ranks: Any, 
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:
-    """Yield a log in pieces; standard input for `-`."""
+    """Yield a log or a library in pieces; standard input for `-`. A FIFO is fine; a device has no end."""
     try:
         if str(path) == "-":
             while chunk := sys.stdin.buffer.read(1 << 20):
                 yield chunk
             return
+        mode = os.stat(path).st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise InputError(f"{path}: a device, not a file; for standard input give -")
         with path.open("rb") as f:
             while chunk := f.read(1 << 20):
                 yield chunk

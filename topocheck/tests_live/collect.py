@@ -74,6 +74,9 @@ class Ranks:
         self._socket.bind(str(self._folder / "events"))
         self._socket.setblocking(False)
         ranks = msgspec.structs.replace(job.ranks, events=str(self._folder / "events"))
+        if job.local_ranks:
+            # torch's launcher, when it is ended, leaves its own folder and error files behind.
+            env = env | {"TMPDIR": str(self._folder)}
         message = msgspec.json.encode(msgspec.structs.replace(job, ranks=ranks))
         told = self._folder / "job"
         told.write_bytes(message)
