@@ -328,3 +328,60 @@ def test_devices_that_cannot_be_read_are_unknown_and_absent_ones_do_not_apply() 
     assert one("rdma.port-down", late).state is State.UNKNOWN
     assert "cannot be told" in run("rdma.no-road", late)[0].detail
     assert state("rdma.port-down", healthy("l40s_x8")) is State.NOT_APPLICABLE
+
+
+_COMPUTE = load(HGX)["pci"]["tree"]
+_STORAGE = """
+root 0000:d8 node=1
+  rp 01.0 5x16
+    cx7 rdma=mlx5_10 {0}
+root 0000:dc node=1
+  rp 01.0 5x16
+    cx7 rdma=mlx5_11 {0}
+"""
+
+
+def _with_storage(options: str, **more: dict[str, dict[str, str]]) -> registry.Context:
+    """Return eight NICs beside GPUs and two of the same model on root ports of their own."""
+    return variant(HGX, pci={"tree": _COMPUTE + _STORAGE.format(options)}, **more)
+
+
+def test_storage_nics_of_the_same_model_are_no_siblings_of_those_beside_gpus() -> None:
+    assert findings("rdma.port-slower-than-siblings", _with_storage("rate=200_Gb/sec_(4X_HDR)")) == ()
+    assert findings("rdma.siblings-differ", _with_storage("firmware=28.36.1010")) == ()
+    down = findings("rdma.port-down", _with_storage("state=DOWN/Polling"))
+    assert [f.state for f in down] == [State.NOTE, State.NOTE]
+    assert all("no GPU is nearest" in f.consequence for f in down)
+
+
+def test_one_slow_port_among_those_beside_gpus_still_fails_beside_storage() -> None:
+    c = _with_storage("rate=200_Gb/sec_(4X_HDR)", patch={"mlx5_3": {"rate": "200_Gb/sec_(2X_NDR)"}})
+    f = one("rdma.port-slower-than-siblings", c)
+    assert f.state is State.FAIL
+    assert "mlx5_3" in f.subject
+
+
+def test_two_slow_ports_warn_where_gpus_have_no_other_nic_as_near() -> None:
+    slow = {f"mlx5_{i}": {"rate": "200_Gb/sec_(4X_HDR)"} for i in (2, 3)}
+    assert {f.state for f in findings("rdma.port-slower-than-siblings", variant(HGX, patch=slow))} == {State.WARN}
+
+
+def test_a_group_of_slow_ports_beside_faster_ones_as_near_is_a_note() -> None:
+    # Each switch of this board holds two GPUs and two NICs of one model: one pair of NICs may be on another fabric.
+    c = healthy("dgx_a100")
+    near = next(n.nics for n in c.topology.nearest_nics if len(n.nics) > 1)
+    other = next(n.nics for n in c.topology.nearest_nics if len(n.nics) > 1 and n.nics != near)
+    names = {n.address: n.label for n in c.topology.nics}
+    slow = {names[a[0]]: {"rate": "100_Gb/sec_(4X_EDR)"} for a in (near, other)}
+    found = findings("rdma.port-slower-than-siblings", variant("dgx_a100", patch=slow))
+    assert [f.state for f in found] == [State.NOTE, State.NOTE]
+
+
+def test_an_unused_second_port_does_not_speak_of_gpus_far_away() -> None:
+    off = {name: {"state": "DOWN/Disabled"} for name in ("mlx5_1", "mlx5_3")}
+    found = findings("rdma.port-down", variant("rtx6000ada_x4", patch=off))
+    assert [f.state for f in found] == [State.NOTE, State.NOTE]
+    assert all("the card's other port" in f.consequence and "farther" not in f.consequence for f in found)
+    both = {name: {"state": "DOWN/Disabled"} for name in ("mlx5_0", "mlx5_1")}
+    found = findings("rdma.port-down", variant("rtx6000ada_x4", patch=both))
+    assert not any("other port" in f.consequence for f in found)

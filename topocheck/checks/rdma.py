@@ -13,11 +13,12 @@ from topocheck.topology.types import Nic
 
 
 class Port(msgspec.Struct, frozen=True):
-    """One port with the NIC it belongs to."""
+    """One port with the NIC it belongs to. `near`: the NIC is the nearest of some GPU; None where nobody can tell."""
 
     nic: Nic
     device: RdmaDevice
     port: RdmaPort
+    near: bool | None = None
 
     @property
     def where(self) -> str:
@@ -26,16 +27,25 @@ class Port(msgspec.Struct, frozen=True):
 
     @property
     def model(self) -> tuple[object, ...]:
-        """What makes two ports siblings: the same kind of card, board, place on the card, and link layer."""
+        """What makes two ports siblings: the same kind of card, board, place on the card, link layer, and role."""
         d = self.device
         bond = any(i.bond_slaves for i in self.nic.interfaces)
         kind = tuple(v if known(v) else None for v in (d.hca_type, d.board_id, self.port.link_layer))
-        return (*kind, self.nic.address[-1], self.port.port, known(d.physfn), bond)
+        return (*kind, self.nic.address[-1], self.port.port, known(d.physfn), bond, self.near)
+
+
+def is_near(c: Context, nic: Nic) -> bool | None:
+    """Tell a NIC that is the nearest of some GPU (compute) from one that is not (storage, services).
+
+    None where no GPU has a nearest NIC: without GPUs, or where the tree does not show who is near.
+    """
+    near = {a for n in c.topology.nearest_nics for a in n.nics}
+    return nic.address in near if near else None
 
 
 def ports(c: Context) -> list[Port]:
     """Return every port of every NIC."""
-    return [Port(n, n.rdma, p) for n in c.topology.nics if n.rdma is not None for p in n.rdma.ports]
+    return [Port(n, n.rdma, p, is_near(c, n)) for n in c.topology.nics if n.rdma is not None for p in n.rdma.ports]
 
 
 def siblings(port: Port, every: list[Port]) -> list[Port]:
@@ -73,6 +83,18 @@ def _explain_down(p: Port) -> tuple[str, str]:
     if phys in ("LinkErrorRecovery", "PortConfigurationTraining"):
         return "the link trains and does not hold", "clean or swap cable and transceiver, then try another switch port"
     return "no signal from a partner", "look at cable, transceiver and switch port"
+
+
+def _without(p: Port, every: list[Port]) -> str:
+    """Return what it means that a port is not active."""
+    card = [q for q in every if q.nic.address[:-1] == p.nic.address[:-1] and q.port.state == "ACTIVE"]
+    if card:
+        return f"the card's other port ({card[0].nic.label} port {card[0].port.port}) is up and used; this one is not"
+    if p.near is False:
+        return "NCCL leaves this NIC out without a word; no GPU is nearest to it, so their traffic loses no short way"
+    if p.near is None:
+        return "NCCL leaves this NIC out without a word"
+    return "NCCL leaves this NIC out without a word; its GPUs use a NIC farther away, which they share"
 
 
 @check(
@@ -139,7 +161,7 @@ def port_down(c: Context) -> Iterator[Finding]:
             state=State.FAIL if expected else worse,
             subject=p.where,
             title=f"port {p.port.port} of {p.nic.label} is down ({words}): {what}{beside}",
-            consequence="NCCL leaves this NIC out without a word; its GPUs use a NIC farther away, which they share",
+            consequence=_without(p, every),
             evidence=p.port.evidence("state", "phys_state")
             + tuple(e for s in up[:1] for e in s.port.evidence("state", "phys_state")),
             rule="expect.nic_rate_gbit_s: every NIC is up" if expected else "most ports of the same kind are up",
@@ -157,8 +179,8 @@ def port_slower(c: Context) -> Iterator[Finding]:
     """A port runs at a lower rate, or over fewer lanes, than ports of the same kind.
 
     Looks at:
-        The rate of each active port against active ports of the same card model, board and link layer on other
-        cards.
+        The rate of each active port against active ports of the same card model, board, link layer and role on
+        other cards. The role: a NIC is the nearest of some GPU, or of none.
 
     Why it matters:
         Each GPU sends through the NIC beside it, and a collective ends with the slowest: one port at half rate
@@ -169,8 +191,9 @@ def port_slower(c: Context) -> Iterator[Finding]:
         `2X` in the rate). Swap the cable with a sibling's to tell cable from port.
 
     Does not apply:
-        Where half of the ports or more are the slow ones it looks like design (storage beside compute), and is
-        a note.
+        NICs that no GPU is nearest to (storage) are not compared with those beside the GPUs. Where half of the ports
+        or more are the slow ones it looks like design, and is a note; so do two or more ports of one rate, unless
+        some GPU has no faster NIC as near: that warns.
     """
     every = judged(c)
     active = [p for p in every if p.port.state == "ACTIVE"]
@@ -187,19 +210,46 @@ def port_slower(c: Context) -> Iterator[Finding]:
             continue
         as_fast = sum(r >= best for r in told)
         slow = 1 + len(told) - as_fast
+        together = sum(r == rate for r in told) > 0
         odd = as_fast > slow
         fastest = next(s for s in siblings(p, active) if s.port.rate_gbit_s == best)
         text = p.port.rate_text if known(p.port.rate_text) else f"{rate:g} Gb/s"
         best_text = fastest.port.rate_text if known(fastest.port.rate_text) else f"{best:g} Gb/s"
         yield Finding(
             id="rdma.port-slower-than-siblings",
-            state=State.FAIL if odd else State.NOTE,
+            state=_slower(odd, together, _alone(c, p, active)),
             subject=p.where,
             title=f"port {p.port.port} of {p.nic.label} runs at {text}; {as_fast} of its kind run at {best_text}",
             consequence=f"traffic through {p.nic.label} goes at {100 * rate / best:.0f} % of its siblings' rate, and "
             "every collective waits for it",
             evidence=p.port.evidence("rate") + fastest.port.evidence("rate"),
-            rule="most ports of the same card model, board and link layer run faster",
+            rule="most ports of the same card model, board, link layer and role run faster",
             fix="look at cable, transceiver and the speed of the switch port; swap the cable with a sibling's to tell "
             "which part is bad (the port goes down meanwhile)",
         )
+
+
+def _slower(odd: bool, together: bool, alone: bool) -> State:
+    """Return how bad a slower port is.
+
+    Args:
+        odd: most of its siblings are faster.
+        together: another sibling has the same rate, so that it may be a fabric of its own.
+        alone: some GPU has no faster NIC as near.
+    """
+    if not odd:
+        return State.NOTE
+    if not together:
+        return State.FAIL
+    return State.WARN if alone else State.NOTE
+
+
+def _alone(c: Context, slow: Port, active: list[Port]) -> bool:
+    """Tell whether some GPU is nearest to a slow port's NIC and to no sibling that is faster."""
+    rate = slow.port.rate_gbit_s
+    faster = {
+        s.nic.address
+        for s in siblings(slow, active)
+        if isinstance(s.port.rate_gbit_s, float | int) and isinstance(rate, float | int) and s.port.rate_gbit_s > rate
+    }
+    return any(slow.nic.address in n.nics and not faster & set(n.nics) for n in c.topology.nearest_nics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median_high
 
-from topocheck.checks.rdma import Port, ports, siblings
+from topocheck.checks.rdma import Port, is_near, ports, siblings
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.settings import active_nics, active_ports, no_active_nic
 from topocheck.checks.subjects import is_guest, listed, named, quote
@@ -23,7 +23,8 @@ def siblings_differ(c: Context) -> Iterator[Finding]:
     """NICs of one model run different firmware, or are different boards.
 
     Looks at:
-        Firmware among the NICs of one model and board, and boards among those of one model and link layer.
+        Firmware among the NICs of one model, board and role (the nearest of some GPU, or of none), and boards among
+        those of one model and link layer.
 
     Why it matters:
         Different firmware has different defects and defaults (relaxed ordering, adaptive routing, ATS), and one NIC
@@ -33,22 +34,22 @@ def siblings_differ(c: Context) -> Iterator[Finding]:
         Bring all to one version (`mlxfwmanager`, or the maker's tool); the NIC must be reset afterwards.
 
     Does not apply:
-        With one NIC of a model. It warns where one NIC, or fewer than half, differ from the rest; a half and half,
-        or different boards (storage beside compute), is a note.
+        With one NIC of a model and role. It warns where one NIC, or fewer than half, differ from the rest; a half
+        and half, or different boards (storage beside compute), is a note.
     """
-    groups: dict[tuple[str, str], list[Nic]] = {}
+    groups: dict[tuple[str, str, bool | None], list[Nic]] = {}
     models: dict[tuple[str, str], dict[str, list[Nic]]] = {}
     for n in c.topology.nics:
         d = n.rdma
         if d is None or isinstance(d.hca_type, Missing) or known(d.physfn):
             continue
         board = d.board_id if known(d.board_id) else ""
-        groups.setdefault((d.hca_type, board), []).append(n)
+        groups.setdefault((d.hca_type, board, is_near(c, n)), []).append(n)
         layer = next((str(p.link_layer) for p in d.ports), "")
         models.setdefault((d.hca_type, layer), {}).setdefault(board, []).append(n)
     if all(len(g) < 2 for g in groups.values()) and all(len(b) < 2 for b in models.values()):
         raise not_applicable("no two NICs of one model")
-    for (model, _), nics in groups.items():
+    for (model, _, _), nics in groups.items():
         yield from _firmware(model, nics)
     for (model, layer), boards in models.items():
         if len(boards) > 1:
@@ -83,7 +84,7 @@ def _firmware(model: str, nics: list[Nic]) -> Iterator[Finding]:
         title=f"NICs of model {model} run different firmware: {told}",
         consequence="one NIC may behave unlike the others: other defects, other defaults",
         evidence=(*_quote(others[0], "fw_ver"), *_quote(versions[common][0], "fw_ver")),
-        rule="NICs of one model and board run one firmware",
+        rule="NICs of one model, board and role run one firmware",
         fix=f"bring {listed(n.label for n in others)} to {common} (mlxfwmanager, or the maker's tool); "
         "the NIC is reset, so drain the node",
     )
