@@ -27,8 +27,24 @@ ROWS = [
     Row(id="pcie.link-width", machine="no_pci", applies=False),
     Row(id="pcie.link-speed", machine=HGX, change={"patch": {"GPU3": {"now": "3x16"}}, "gpu": {"3": {"pstate": 0}}},
         state=F, subject=GPU3, says=("gen 3", "gen 5", "a quarter of")),
-    Row(id="pcie.link-speed", machine=HGX, change={"patch": {"GPU3": {"now": "1x16"}}, "gpu": {"3": {"pstate": 8}}},
+    # Siblings at work: the one without work may slow its link.
+    Row(id="pcie.link-speed", machine=HGX,
+        change={"patch": {"GPU3": {"now": "1x16"}},
+                "gpu": {"3": {"pstate": 8}, **{str(i): {"utilization": 97} for i in range(8) if i != 3}}},
         state=N, subject="node", says=("idle", "not judged", "GPU3")),
+    # Siblings without work keep theirs fast: 1 of 8 at 2.5 of 32 GT/s, 8 %.
+    Row(id="pcie.link-speed", machine=HGX, change={"patch": {"GPU3": {"now": "1x16"}}},
+        state=W, subject=GPU3, says=("gen 1", "7 of its model", "gen 5", "8 % of", "topocheck bw")),
+    Row(id="pcie.link-speed", machine=HGX, change={"patch": {"GPU3": {"now": "1x16"}, "GPU4": {"now": "1x16"}}},
+        state=N, subject="node", says=("GPU3, GPU4",)),
+    Row(id="pcie.link-speed", machine="l40s_x8", state=N, subject="node", says=("idle",)),
+    # An upstream port at gen 1 above devices at gen 5 does not rest.
+    Row(id="pcie.link-speed", machine=HGX, change={"patch": {SWITCH3: {"now": "1x16"}}}, state=F,
+        subject=f"{SWITCH3} (switch)", says=("gen 1",)),
+    Row(id="pcie.link-speed", machine=HGX,
+        change={"patch": {SWITCH3: {"now": "1x16"}, "GPU3": {"now": "1x16"}, "mlx5_3": {"now": "1x16"}},
+                "gpu": {str(i): {"utilization": 97} for i in range(8) if i != 3}},
+        state=N, subject="node", says=("GPU3",)),
     Row(id="pcie.link-speed", machine=HGX, change={"patch": {SWITCH3: {"now": "4x16"}}}, state=F,
         subject=f"{SWITCH3} (switch)", says=("gen 4", "half")),
     # The outer level of such a switch says 5.0 GT/s x16 on machines that copy at gen 5 rates.

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from topocheck.checks.pcie_links import Link, links
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.subjects import listed, pci_devices, share
-from topocheck.model.base import Evidence, Finding, Missing, State
+from topocheck.model.base import Evidence, Finding, Missing, State, known
+from topocheck.model.gpu import NvmlGpu
 from topocheck.topology.links import LinkState, generation
 
 _LINK_FILES = (
@@ -98,7 +99,9 @@ def link_speed(context: Context) -> Iterator[Finding]:
     """A PCIe link runs slower than both its ends can.
 
     Looks at:
-        The negotiated and the largest speed of every link from each GPU and NIC up to its root port.
+        The negotiated and the largest speed of every link from each GPU and NIC up to its root port. A resting GPU is
+        also held against its siblings: where it alone has a slow link while at least two others of its model, which
+        nobody uses either, have fast ones, it warns.
 
     Why it matters:
         One generation lower is half the bandwidth. NCCL also plans with the speed it reads, so a slow link can push
@@ -152,6 +155,11 @@ def link_speed(context: Context) -> Iterator[Finding]:
                 rule="the speed that both ends can do is needed, and one end is not shown",
                 fix="ask the host's keeper for the speed of the slot, or compare with another guest of this type",
             )
+    for link in list(resting):
+        fast = _fast_at_rest(context, link)
+        if fast:
+            resting.remove(link)
+            yield _lone(link, fast)
     if resting:
         yield Finding(
             id="pcie.link-speed",
@@ -166,6 +174,46 @@ def link_speed(context: Context) -> Iterator[Finding]:
         )
     if unread:
         yield _unread(context, "pcie.link-speed", "speed", unread)
+
+
+def _unused(nvml: NvmlGpu) -> bool:
+    """Tell whether a GPU has no work: nothing running, and no process on it."""
+    return nvml.utilization_percent == 0 and not (known(nvml.processes) and nvml.processes)
+
+
+def _fast_at_rest(context: Context, link: Link) -> list[Link]:
+    """Return the unused siblings of a resting GPU, if there are two at least and all GPUs of the model are fast."""
+    if link.nvml is None or not isinstance(link.nvml.name, str):
+        return []
+    others = [
+        x
+        for x in _judged(context)
+        if x.own and x is not link and x.nvml is not None and x.nvml.name == link.nvml.name and x.lower != link.lower
+    ]
+    for x in others:
+        now, limit = x.now.speed_gt_s, x.speed_limit()
+        if isinstance(now, Missing) or limit is None or now < limit:
+            return []
+    unused = [x for x in others if x.nvml is not None and _unused(x.nvml)]
+    return unused if len(unused) > 1 else []
+
+
+def _lone(link: Link, fast: list[Link]) -> Finding:
+    """Return the finding about the only GPU of its model with a slow link, while its siblings rest with a fast one."""
+    now, limit = link.now.speed_gt_s, link.speed_limit()
+    return Finding(
+        id="pcie.link-speed",
+        state=State.WARN,
+        subject=link.where,
+        title=f"it rests with its link at gen {generation(now)}; {len(fast)} of its model, unused too, keep theirs at "
+        f"gen {generation(fast[0].now.speed_gt_s)}",
+        consequence=f"if the link does not speed up with work, {link.users[0]} copies at "
+        f"{share(now, limit) if not isinstance(now, Missing) and limit else 'a part of'} its rate, and collectives "
+        "wait for it",
+        evidence=link.evidence("speed") + _awake(link) + fast[0].evidence("speed")[:1] + _awake(fast[0]),
+        rule="one GPU alone is slow at rest, and unused siblings of its model are not",
+        fix="run `topocheck bw`, which looks at the link while it copies; if it stays slow, " + _RETRAIN,
+    )
 
 
 def _who(link: Link) -> str:

@@ -105,13 +105,21 @@ def links(context: Context) -> list[Link]:
             continue
         chain = places.get(address, ())
         above = chain[-2] if len(chain) > 1 and not is_host_bridge(chain[-2]) else None
-        out.append(_link(lower, devices.get(above) if above else None, tuple(labels), end, guest))
+        below = [current(devices[a]).speed_gt_s for a in users if a != address and address in places.get(a, ())]
+        fastest = max((s for s in below if not isinstance(s, Missing)), default=0.0)
+        out.append(_link(lower, devices.get(above) if above else None, tuple(labels), end, guest, fastest))
     return out
 
 
 def _link(
-    lower: PciDevice, upper: PciDevice | None, users: tuple[str, ...], end: Gpu | Nic | None, guest: bool
+    lower: PciDevice,
+    upper: PciDevice | None,
+    users: tuple[str, ...],
+    end: Gpu | Nic | None,
+    guest: bool,
+    fastest_below: float,
 ) -> Link:
+    """Return one link; `fastest_below` (GT/s) is the fastest link under a switch, 0 for a device's own."""
     gpu = end if isinstance(end, Gpu) else None
     nvml = gpu.nvml if gpu is not None else None
     placeholder = gpu is not None and joined_to_cpu(gpu)
@@ -131,10 +139,18 @@ def _link(
         upper_max=upper_max,
         idle=hop.idle,
         suspended=rests_suspended(lower) or (upper is not None and rests_suspended(upper)),
-        formal=hop.formal or _made_up(lower, now),
+        formal=placeholder
+        or is_emulated(lower)
+        or _made_up(lower, now)
+        or (hop.formal and not _outrun(now, fastest_below)),
         both_ends=real_upper and known(lower_max.rate()) and known(upper_max.rate()),
         nvml=nvml,
     )
+
+
+def _outrun(now: LinkState, fastest_below: float) -> bool:
+    """Tell whether links under a switch run faster than its own: it does not rest then, and gen 1 is no strap value."""
+    return not isinstance(now.speed_gt_s, Missing) and now.speed_gt_s < fastest_below
 
 
 def _made_up(lower: PciDevice, now: LinkState) -> bool:
