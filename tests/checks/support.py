@@ -22,6 +22,7 @@ from topocheck.topology.build import build
 AREAS = (
     "pcie",
     "pcie_devices",
+    "pcie_missing",
     "pcie_paths",
     "pcie_setup",
     "p2p",

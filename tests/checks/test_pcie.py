@@ -92,6 +92,34 @@ ROWS = [
         change={"patch": {"GPU3": {"mps": "512"}, "path GPU3": {"mps": "512"}, "mlx5_3": {"mps": "512"},
                           "above mlx5_3": {"mps": "512"}}}),
     Row(id="pcie.max-payload-mismatch", machine=HGX, change={"system": {"root": False}}, state=U, says=("root",)),
+    Row(id="pcie.read-request-small", machine=HGX, change={"patch": {"mlx5_4": {"mrrs": "128"}}}, state=W,
+        subject="0000:9b:00.0 mlx5_4", says=("128 bytes", "7 of its model", "512")),
+    Row(id="pcie.read-request-small", machine=HGX,
+        change={"patch": {"mlx5_8": {"mrrs": "256"}, "mlx5_9": {"mrrs": "256"}}},
+        state=W, says=("256 bytes", "Gb/s")),
+    Row(id="pcie.read-request-small", machine=HGX, change={"patch": {"mlx5_4": {"mrrs": "4096"}}}),
+    Row(id="pcie.read-request-small", machine=HGX, change={"system": {"root": False}}, applies=False),
+    Row(id="pcie.containment", machine=HGX, change={"patch": {"above GPU1": {"dpc": "1"}}}, state=F,
+        subject="0000:39:00.0 (port above GPU1)", says=("DPC triggered", "GPU1", "dmesg")),
+    Row(id="pcie.containment", machine=HGX, change={"patch": {"above GPU1": {"dpc": "1"}, "GPU1": {"hidden": "1"}}},
+        state=W, subject="0000:39:00.0 (port)", says=("nothing is listed below", "reset the slot")),
+    Row(id="pcie.containment", machine=HGX, change={"patch": {"above GPU1": {"dpc": "0"}}}),
+    Row(id="pcie.containment", machine="no_pci", applies=False),
+    Row(id="consistency.gpu-missing", machine=HGX, change={"patch": {"GPU7": {"hidden": "1"}}}, state=W,
+        subject="0000:cc:00.0 (port)", says=("7 switches", "7 GPUs where 8")),
+    Row(id="consistency.gpu-missing", machine=HGX,
+        change={"patch": {"GPU7": {"hidden": "1"}}, "system": {"root": False}}, state=W),
+    # Inner switches of this board hold one device each; those of the NICs are no siblings of those of the GPUs.
+    Row(id="consistency.gpu-missing", machine="dgx_a100", change={"patch": {"GPU2": {"hidden": "1"}}}, state=W),
+    # A NIC that is gone leaves a place that never held a GPU.
+    Row(id="consistency.gpu-missing", machine=HGX, change={"patch": {"mlx5_3": {"hidden": "1"}}}),
+    # A lost GPU still is listed: that is pcie.device-lost.
+    Row(id="consistency.gpu-missing", machine="gpu_lost"),
+    Row(id="consistency.gpu-missing", machine="rtx6000ada_x4", applies=False),
+    # A card's slot without a link may be empty on purpose.
+    Row(id="consistency.gpu-missing", machine="l40s_x8",
+        change={"patch": {"GPU7": {"hidden": "1"}}, "system": {"root": False}}),
+    Row(id="consistency.gpu-missing", machine="h100_x2_vm", applies=False),
 ]  # fmt: skip
 
 

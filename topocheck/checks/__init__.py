@@ -29,6 +29,7 @@ AREAS = (
     "p2p_way",
     "pcie",
     "pcie_devices",
+    "pcie_missing",
     "pcie_paths",
     "pcie_setup",
     "policy",

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocheck.checks.pcie_links import links
+from topocheck.checks.rdma import is_near
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.subjects import is_guest, listed, living, named, quote
-from topocheck.model.base import Evidence, Finding, Missing, Reason, State
+from topocheck.model.base import Evidence, Finding, Missing, Reason, State, known
+from topocheck.topology.inventory import rests_suspended
 from topocheck.topology.paths import joined_to_cpu, product_of
-from topocheck.topology.types import Gpu
+from topocheck.topology.types import Gpu, Nic
+
+USUAL_READ_REQUEST = 512
+"""Bytes a device may ask for at once unless told otherwise (PCI Express Base Specification 5.0, 7.5.3.4: default of
+Max_Read_Request_Size)."""
+
+FAST_PORT_GBIT_S = 100.0
+"""Rate from which on smaller requests cost bandwidth: a NIC has a limited number of them under way."""
 
 
 @check(
@@ -139,3 +148,81 @@ def max_payload_mismatch(context: Context) -> Iterator[Finding]:
         )
     elif not compared:
         raise not_applicable("no link shows its payload size")
+
+
+@check(
+    "pcie.read-request-small",
+    title="A NIC may read only little at once",
+    severity=State.WARN,
+    reads=("/sys/bus/pci/devices/*/config (Device Control, root only)", "/sys/class/infiniband/*/ports/*/rate"),
+)
+def read_request_small(context: Context) -> Iterator[Finding]:
+    """A NIC may read only little at once.
+
+    Looks at:
+        The maximum read request size of each NIC: against the other NICs of its model and role, and, where a port
+        runs at 100 Gb/s or more, against the 512 bytes that are the default of the standard.
+
+    Why it matters:
+        A NIC reads what it sends from memory, with a limited number of requests under way. Small requests bound the
+        rate at which it can send; receiving is not slowed, so that tests in one direction look well.
+
+    Fix:
+        Set the size in the firmware setup, or look at what lowers it (`pci=pcie_bus_perf` makes it equal to the
+        payload; a tuning script). `setpci -s ADDRESS CAP_EXP+8.w` shows it.
+
+    Does not apply:
+        In a guest and to virtual functions, which have no such register. Without root it cannot be read, and nothing
+        is said.
+    """
+    if is_guest(context):
+        raise not_applicable("a virtual function has no read request size of its own")
+    sizes = {n.address: (n, size) for n in context.topology.nics if (size := _read_request(n)) is not None}
+    if not sizes:
+        raise not_applicable("no NIC shows its read request size (root only)")
+    for nic, size in sizes.values():
+        others = [x for x in sizes.values() if x[0] is not nic and _model(context, x[0]) == _model(context, nic)]
+        larger = [x for x in others if x[1] > size]
+        rate = _rate(nic)
+        below = len(larger) * 2 > len(others) + 1
+        slow = size < USUAL_READ_REQUEST and rate >= FAST_PORT_GBIT_S
+        if nic.pci is None or not (below or slow):
+            continue
+        beside = f"; {len(larger)} of its model may read up to {max(x[1] for x in larger)}" if below else ""
+        first = larger[0][0].pci if below else None
+        yield Finding(
+            id="pcie.read-request-small",
+            state=State.WARN,
+            subject=named(nic),
+            title=f"it may read {size} bytes at once{beside}",
+            consequence="it may send slower than its port" + (f" ({rate:g} Gb/s)" if rate else "") + " can; a "
+            "collective waits for the slowest NIC",
+            evidence=nic.pci.evidence("config DevCtl") + (first.evidence("config DevCtl") if first else ()),
+            rule="not below most NICs of its model and role"
+            if below
+            else f"{USUAL_READ_REQUEST} bytes or more at {FAST_PORT_GBIT_S:g} Gb/s and above",
+            fix="set the read request size in the firmware setup; look for pci=pcie_bus_perf and tuning scripts",
+        )
+
+
+def _read_request(nic: Nic) -> int | None:
+    """Return a NIC's maximum read request in bytes; None where it has none of its own or cannot be read."""
+    device = nic.pci
+    if device is None or known(device.physfn) or device.config_all_ones is True or rests_suspended(device):
+        return None
+    size = device.max_read_request_bytes
+    return None if isinstance(size, Missing) else size
+
+
+def _model(context: Context, nic: Nic) -> tuple[object, ...]:
+    """Return what makes two NICs comparable: chip, board and role."""
+    if nic.pci is None:
+        return (nic.address,)
+    ids = (nic.pci.vendor_id, nic.pci.device_id, nic.pci.subsystem_device_id)
+    return (*(x if known(x) else None for x in ids), is_near(context, nic))
+
+
+def _rate(nic: Nic) -> float:
+    """Return the rate of a NIC's fastest active port in Gb/s; 0 where none is active or tells."""
+    found = [p.rate_gbit_s for p in nic.rdma.ports if p.state == "ACTIVE"] if nic.rdma is not None else []
+    return max((r for r in found if not isinstance(r, Missing)), default=0.0)
