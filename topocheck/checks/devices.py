@@ -9,7 +9,7 @@ import msgspec
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.subjects import listed
-from topocheck.model.base import Evidence, Finding, Missing, State
+from topocheck.model.base import Evidence, Finding, Missing, State, small_number
 from topocheck.model.gpu import NvmlGpu
 from topocheck.model.system import Setting
 
@@ -47,9 +47,10 @@ def _one(text: str, gpus: tuple[NvmlGpu, ...]) -> Entry:
         return _by_uuid(text, gpus)
     if not text.isdecimal():
         return Entry(text, problem="neither an index nor a UUID")
-    if int(text) >= len(gpus):
+    index = small_number(text)
+    if index is None or index >= len(gpus):
         return Entry(text, problem=f"there are {len(gpus)} GPUs")
-    return _whole(text, gpus[int(text)])
+    return _whole(text, gpus[index])
 
 
 def _whole(text: str, gpu: NvmlGpu) -> Entry:
@@ -197,7 +198,8 @@ def device_order(context: Context) -> Iterator[Finding]:
 def _meant(value: str, gpus: tuple[NvmlGpu, ...], seen: list[str | Missing]) -> str:
     """Return what the first index means to each, where the two differ."""
     first = value.split(",")[0].strip()
-    if not first.isdecimal() or int(first) >= len(gpus) or not seen:
+    index = small_number(first)
+    if index is None or index >= len(gpus) or not seen:
         return ""
-    nvml = gpus[int(first)].address
+    nvml = gpus[index].address
     return "" if nvml == seen[0] else f": {first} is {seen[0]} for CUDA and {nvml} for nvidia-smi"

@@ -17,7 +17,7 @@ from topocheck.checks.settings import (
 )
 from topocheck.checks.subjects import listed
 from topocheck.knowledge.nccl_values import judge_setting
-from topocheck.model.base import Finding, State, Verdict
+from topocheck.model.base import Finding, State, Verdict, small_number
 from topocheck.model.system import Setting
 from topocheck.topology.paths import product_of
 
@@ -141,9 +141,10 @@ def _is_off(c: Context, s: Setting, value: str) -> bool:
         return read.level(s.name) == "LOC"
     if value == "nonzero":
         return read.nonzero(s.name)
-    if not value.isdigit():
+    number = small_number(value)
+    if number is None:
         return s.value.lower() == value.lower()
-    return s.name in read.values and read.integer(s.name, -1) == int(value)
+    return s.name in read.values and read.integer(s.name, -1) == number
 
 
 @check(

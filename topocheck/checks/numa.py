@@ -9,7 +9,7 @@ import msgspec
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.subjects import is_guest, listed, living, named
 from topocheck.model.address import format_cpulist, parse_cpulist
-from topocheck.model.base import Evidence, Finding, Missing, Reason, State, known
+from topocheck.model.base import Evidence, Finding, Missing, Reason, State, known, small_number
 from topocheck.topology.inventory import by_address, numa_of
 from topocheck.topology.tree import Chain, chains
 from topocheck.topology.types import Gpu, Nic
@@ -39,9 +39,9 @@ def _own(c: Context) -> list[Gpu]:
     gpus = visible(c)
     ranks = {s.name: s.value for s in c.node.settings.neighbours}
     for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "MPI_LOCALRANKID"):
-        text = ranks.get(name, "")
-        if text.isdigit() and int(text) < len(gpus) and len(gpus) > 1:
-            return [gpus[int(text)]]
+        rank = small_number(ranks.get(name, ""))
+        if rank is not None and rank < len(gpus) and len(gpus) > 1:
+            return [gpus[rank]]
     return gpus
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from topocheck.checks.registry import CHECKS, CheckResult, finding_order, worst
 from topocheck.model.address import normalize_address
-from topocheck.model.base import Finding, Missing, ProbeStatus, Reason, State, known
+from topocheck.model.base import Finding, Missing, ProbeStatus, Reason, State, known, small_number
 from topocheck.model.node import Node
 from topocheck.policy.types import Policy
 from topocheck.topology.types import Topology
@@ -194,8 +194,7 @@ def resolve_gpus(text: str, node: Node, topology: Topology, *, minors: bool) -> 
         address = normalize_address(word)
         if address is not None:
             found = [g.address for g in topology.gpus if g.address == address]
-        elif word.isdigit():
-            n = int(word)
+        elif (n := small_number(word)) is not None:
             found = [by_minor[n]] if minors and n in by_minor else []
             if not minors:
                 found = [g.address for g in topology.gpus if g.label == f"GPU{n}"]

@@ -175,7 +175,11 @@ def _nccl_topo(wanted: Wanted) -> str:
     node, topology, source = _one(wanted)
     version = version_for(node, None)
     facts = f"PCI tree, NVML, NUMA nodes, RDMA ports; read as NCCL {'.'.join(map(str, version))} reads them"
-    return xml_comment(write(write_topology(node, topology, version, settings_of(node))), facts, source)
+    try:
+        text = write(write_topology(node, topology, version, settings_of(node)))
+    except ValueError as e:
+        raise InputError(f"{source}: the machine's answers give no topology file: {e}") from e
+    return xml_comment(text, facts, source)
 
 
 def _hwloc_xml(wanted: Wanted) -> str:

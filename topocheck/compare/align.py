@@ -16,7 +16,7 @@ WHOLE = -1
 MISSING = "missing"
 EXTRA = "extra"
 
-_SLOT = re.compile(r"\b(gpu|accelerator|nic|pci)(\d+)\b")
+_SLOT = re.compile(r"\b(gpu|accelerator|nic|pci)([0-9]{1,9})\b")
 _WHOLE_KINDS = frozenset({"gpu", "accelerator", "nic"})
 _ON_BUS, _NVLINKS = (next(i for i, f in enumerate(GPU) if f.name == n) for n in ("on_bus", "nvlinks"))
 _SPEED = next(i for i, f in enumerate(PCI) if f.name == "current_speed_gt_s")

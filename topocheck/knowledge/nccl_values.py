@@ -23,6 +23,8 @@ from topocheck.knowledge.nccl import (
 from topocheck.knowledge.tables import rows
 
 _INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_C_DIGITS = 24
+"""More digits than 64 bits have in any base of C: strtoll then gives its largest number."""
 _OLD_LEVELS = ("LOC", "PIX", "PXB", "PHB", "SYS")
 
 
@@ -50,6 +52,8 @@ def read_integer(text: str) -> tuple[int, str]:
     if not m:
         return 0, text
     body = m[2]
+    if len(body) > _C_DIGITS:
+        return (-1 if m[1] == "-" else 1) * ((1 << 63) - 1), text[m.end() :]
     base = 16 if body[:2].lower() == "0x" else 8 if body.startswith("0") else 10
     return int(body, base) * (-1 if m[1] == "-" else 1), text[m.end() :]
 

@@ -27,20 +27,28 @@ def address_key(address: str) -> tuple[int, int, int, int]:
     return int(domain, 16), int(bus, 16), int(device, 16), int(function)
 
 
+MAX_NUMBERS = 1 << 16
+"""More than any kernel counts: NR_CPUS ends at 8192 (Linux arch/x86/Kconfig), NODES_SHIFT at 10."""
+_RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
+
+
 def parse_cpulist(text: str) -> frozenset[int]:
     """Return the numbers of a kernel list such as `0-3,8,10-11`; empty for an empty list.
 
     Raises:
-        ValueError: the text is not a kernel list, or spans more than 2^20 numbers.
+        ValueError: the text is not a kernel list, or names numbers that no kernel gives a CPU or node
+            (`MAX_NUMBERS` and above), which would cost memory and time without end.
     """
     out: set[int] = set()
+    said = 0
     for part in text.strip().split(","):
         part = part.strip()
         if not part:
             continue
-        first, _, last = part.partition("-")
-        lo, hi = int(first), int(last or first)
-        if lo < 0 or hi < lo or hi - lo >= 1 << 20:
+        m = _RANGE.fullmatch(part)
+        lo, hi = (int(m[1]), int(m[2] or m[1])) if m else (0, -1)
+        said += hi - lo + 1
+        if hi < lo or hi >= MAX_NUMBERS or said > MAX_NUMBERS:
             raise ValueError(f"not a kernel list: {text.strip()[:60]!r}")
         out.update(range(lo, hi + 1))
     return frozenset(out)

@@ -53,6 +53,14 @@ def unparsable(text: str) -> Missing:
     return Missing(Reason.UNPARSABLE, text.strip()[:80])
 
 
+def small_number(text: str) -> int | None:
+    """Return the number that 1 to 9 ASCII digits name, such as an index or a port, or None for any other text.
+
+    `int` takes other scripts' digits and breaks on thousands of them (sys.get_int_max_str_digits).
+    """
+    return int(text) if len(text) < 10 and text.isascii() and text.isdigit() else None
+
+
 def known(value: T | Missing) -> TypeIs[T]:
     """Tell whether `value` is there."""
     return not isinstance(value, Missing)

@@ -98,7 +98,7 @@ def connect(a: GraphNode, b: GraphNode, kind: str, gb_s: float) -> None:
 
 def integer(text: str | None, default: int = 0) -> int:
     """Return the number at the beginning of a text, in any C base, or the default."""
-    m = re.match(r"\s*([+-]?(?:0[xX][0-9a-fA-F]+|\d+))", text or "")
+    m = re.match(r"\s*([+-]?(?:0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}))", text or "")
     if not m:
         return default
     return int(m[1], 16) if "x" in m[1].lower() else int(m[1])

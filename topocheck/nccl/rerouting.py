@@ -6,6 +6,7 @@ The order of the steps is that of ncclTopoComputePaths (src/graph/paths.cc, 2.30
 from __future__ import annotations
 
 from topocheck.knowledge.nccl import rule
+from topocheck.model.base import small_number
 from topocheck.nccl import versions
 from topocheck.nccl.paths import Path, local_cpu, locals_of
 from topocheck.nccl.routing import HostView
@@ -52,8 +53,8 @@ def local_net(view: HostView, gpu: int, channel: int = 0) -> int | None:
     per_gpu = -(-len(nets) // sharers)
     if policy == "ALL":
         per_gpu = len(nets)
-    elif policy.startswith("MAX:") and policy[4:].isdigit() and int(policy[4:]) > 0:
-        per_gpu = min(int(policy[4:]), len(nets))
+    elif policy.startswith("MAX:") and (most := small_number(policy[4:])):
+        per_gpu = min(most, len(nets))
     start = view.graph.gpus[gpu].dev % sharers
     if len(nets) & (len(nets) - 1) == 0:
         start = _mirror(start, len(nets))

@@ -6,6 +6,7 @@ under the CPU node of its NUMA id.
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from topocheck.knowledge.nccl import Version, rule
@@ -21,6 +22,7 @@ from topocheck.nccl.xml import Element
 from topocheck.topology.types import Gpu, Topology
 
 _BUS_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+_FILE_TEXT = re.compile(r"[0-9A-Za-z][0-9A-Za-z ./]{0,63}")
 _ARCH = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "ppc64": "ppc64"}
 _TCLASS = {"switch": "0x068000", "gpu": "0x030200", "ibmnpu": "0x068001"}
 MASKED = "fffffff:ff:ff.0"
@@ -45,7 +47,11 @@ def kept(chain: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def cpumap(cpulist: str, cpus: int) -> str:
-    """Return a kernel list as the kernel's hexadecimal mask: groups of 32 bits, as many as `cpus` need."""
+    """Return a kernel list as the kernel's hexadecimal mask: groups of 32 bits, as many as `cpus` need.
+
+    Raises:
+        ValueError: `cpulist` is not a kernel list.
+    """
     numbers = parse_cpulist(cpulist)
     words = max(1, -(-max(cpus, *(n + 1 for n in numbers), 1) // 32))
     mask = sum(1 << n for n in numbers)
@@ -53,8 +59,16 @@ def cpumap(cpulist: str, cpus: int) -> str:
 
 
 def _raw(device: PciDevice, name: str) -> str:
+    """Return a file's text as NCCL reads it; the empty text where there is none, or one no such file holds.
+
+    All of them are one short line of plain characters (0x10de, 16.0 GT/s PCIe), fit for an attribute.
+    """
     text = device.raw.get(name, "")
-    return "" if text.startswith("!") else text
+    return text if _FILE_TEXT.fullmatch(text) else ""
+
+
+def _width(text: str) -> int:
+    return int(text) if re.fullmatch(r"[0-9]{1,3}", text) else 0
 
 
 def _speed_number(text: str) -> float:
@@ -114,8 +128,7 @@ class Writer:
             return _GENERATIONS.get(value_or(nvml.pcie_gen_current, 0), ""), str(width)
         port = self.devices.get(device.chain[-2]) if len(device.chain) > 1 else None
         speeds = [t for t in (_raw(d, "max_link_speed") for d in (device, port) if d is not None) if t]
-        widths = [int(t) if t.isdigit() else 0 for t in (_raw(device, "max_link_width"),)]
-        widths.append(int(w) if port is not None and (w := _raw(port, "max_link_width")).isdigit() else 0)
+        widths = [_width(_raw(device, "max_link_width")), _width(_raw(port, "max_link_width")) if port else 0]
         return min(speeds, key=_speed_number, default=""), str(min(widths))
 
     def pci(self, address: str, below: dict[str, object], *, devices: bool) -> Element:
@@ -156,7 +169,8 @@ class Writer:
         nodes = self.node.numa.nodes
         here = [n for n in (() if isinstance(nodes, Missing) else nodes) if str(n.node) == numa]
         if here and not isinstance(here[0].cpulist, Missing):
-            attributes.append(("affinity", cpumap(here[0].cpulist, self._count_cpus())))
+            with contextlib.suppress(ValueError):
+                attributes.append(("affinity", cpumap(here[0].cpulist, self._count_cpus())))
         arch = _ARCH.get(value_or(system.machine, ""), "")
         if arch:
             attributes.append(("arch", arch))
@@ -173,7 +187,10 @@ class Writer:
 
     def _count_cpus(self) -> int:
         online = self.node.numa.online_cpus
-        return 0 if isinstance(online, Missing) else max(parse_cpulist(online), default=0) + 1
+        try:
+            return 0 if isinstance(online, Missing) else max(parse_cpulist(online), default=0) + 1
+        except ValueError:
+            return 0
 
 
 def family_in_xml(family: int) -> int:

@@ -6,7 +6,7 @@ import msgspec
 
 from topocheck.knowledge.nccl import Version
 from topocheck.model.address import address_key
-from topocheck.model.base import Missing, known
+from topocheck.model.base import Missing, known, small_number
 from topocheck.model.net import NetInterface, RdmaDevice, RdmaPort
 from topocheck.model.node import Node
 from topocheck.nccl import versions
@@ -74,7 +74,8 @@ def gdr_of_nics(node: Node, version: Version, settings: Settings) -> bool | None
 def _listed(names: list[str], name: str, port: int | None, *, exact: bool) -> bool:
     for wanted in names:
         device, _, number = wanted.partition(":")
-        if number.split(":")[0].isdigit() and port is not None and int(number.split(":")[0]) != port:
+        said = small_number(number.split(":")[0])
+        if said is not None and port is not None and said != port:
             continue
         if name == device if exact else name.startswith(device):
             return True

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from topocheck.model.address import address_key, format_cpulist
-from topocheck.model.base import known
+from topocheck.model.base import known, small_number
 from topocheck.model.node import Node
 from topocheck.placement.cores import cpus_of, near_cpus
 from topocheck.placement.plan import usable
@@ -136,8 +136,9 @@ def _visible(node: Node, topology: Topology, told: Mapping[str, str]) -> list[Gp
         return gpus
     out: list[Gpu] = []
     for word in (w.strip() for w in words.split(",")):
-        if word.isascii() and word.isdigit() and int(word) < len(gpus):
-            out.append(gpus[int(word)])
+        index = small_number(word)
+        if index is not None and index < len(gpus):
+            out.append(gpus[index])
         else:
             found = [g for g in gpus if word and isinstance(g.uuid, str) and g.uuid.startswith(word)]
             if len(found) != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -55,8 +56,8 @@ class Folder:
 
 
 def parse_int(text: str) -> int | Missing:
-    """Return a decimal whole number, or Missing(unparsable)."""
-    return int(text) if text.strip().lstrip("-").isascii() and text.strip().lstrip("-").isdigit() else unparsable(text)
+    """Return a decimal whole number of at most 20 digits (64 bits), or Missing(unparsable)."""
+    return int(text) if re.fullmatch(r"-?[0-9]{1,20}", text.strip()) else unparsable(text)
 
 
 def list_or_missing(host: Host, path: str) -> list[str] | Missing:

@@ -20,6 +20,8 @@ NODES = "/sys/devices/system/node"
 CPUS = "/sys/devices/system/cpu"
 _MEMINFO = re.compile(r"Node\s+\d+\s+(\w+):\s*(\d{1,18})\s*kB", re.ASCII)
 _MAX_SOCKETS = 64
+_MAX_NODES = 1 << 10
+"""NODES_SHIFT is at most 10 (Linux arch/x86/Kconfig, arch/arm64/Kconfig)."""
 
 
 def parse_list(text: str) -> str | Missing:
@@ -28,6 +30,14 @@ def parse_list(text: str) -> str | Missing:
         return format_cpulist(parse_cpulist(text))
     except ValueError:
         return unparsable(text)
+
+
+def parse_nodes(text: str) -> str | Missing:
+    """Return a list of memory nodes in its shortest form; each is asked, so a list no kernel can give is refused."""
+    found = parse_list(text)
+    if isinstance(found, str) and max(parse_cpulist(found), default=0) >= _MAX_NODES:
+        return unparsable(text)
+    return found
 
 
 def parse_distances(text: str) -> tuple[int, ...] | Missing:
@@ -52,7 +62,7 @@ def read(host: Host) -> NumaFacts:
     """Return the NUMA nodes and sockets of this machine, and this process's share of them."""
     raw: dict[str, str] = {}
     nodes = Folder(host, NODES, raw)
-    online = nodes.value("online", parse_list)
+    online = nodes.value("online", parse_nodes)
     online_cpus = Folder(host, CPUS, raw).value("online", parse_list)
     packages = _packages(host, online_cpus)
     allowed = _status(host, raw)
@@ -131,11 +141,11 @@ def _cores(host: Host, packages: dict[str, str]) -> int | Missing:
     Elsewhere from the number of threads of each socket's first core, as cores are of one kind there.
     """
     per_socket = parse_cpuinfo(value_or(text_or_missing(host, "/proc/cpuinfo", CPUINFO_BYTES), "")).get("cpu cores", "")
-    if packages and per_socket.isascii() and per_socket.isdigit():
+    if packages and re.fullmatch(r"[0-9]{1,6}", per_socket):
         return int(per_socket) * len(packages)
     total = 0
     for members in packages.values():
-        cpus = parse_cpulist(members)
+        cpus = parse_cpulist(members)  # not empty: _packages leaves such a list out
         folder = Folder(host, f"{CPUS}/cpu{min(cpus)}/topology")
         threads = folder.value("core_cpus_list", parse_list)
         if isinstance(threads, Missing):

@@ -6,7 +6,7 @@ from typing import Any
 
 from topocheck.host.base import Host, HostError
 from topocheck.knowledge import hypervisors
-from topocheck.model.base import ABSENT, Missing, Reason, unparsable, value_or
+from topocheck.model.base import ABSENT, Missing, Reason, small_number, unparsable, value_or
 from topocheck.model.system import SystemFacts
 from topocheck.probes import cgroup, cpuinfo, nvidia_procfs, platform
 from topocheck.probes.ask import Folder, list_or_missing, parse_int, text_or_missing
@@ -231,7 +231,7 @@ def _iommu(host: Host, raw: dict[str, str]) -> dict[str, Any]:
         raw["/sys/class/iommu"] = ", ".join(devices) or "empty"
     if isinstance(groups, list):
         raw["/sys/kernel/iommu_groups"] = f"{len(groups)} groups"
-        numbers = sorted((g for g in groups if g.isascii() and g.isdigit()), key=int)
+        numbers = sorted((g for g in groups if small_number(g) is not None), key=int)
         step = -(-len(numbers) // _MAX_GROUP_TYPES) or 1
         for number in numbers[::step]:
             kind = text_or_missing(host, f"/sys/kernel/iommu_groups/{number}/type")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topocheck.model.address import parse_cpulist
-from topocheck.model.base import Missing, Reason, ReasonStep, Verdict
+from topocheck.model.base import Missing, Reason, ReasonStep, Verdict, small_number
 from topocheck.model.smi import SmiMatrix
 from topocheck.topology.types import Gpu, NearestNics, Nic, Path, PathClass, Topology
 
@@ -23,7 +23,7 @@ P2P_CODES = {
 
 def is_gpu(label: str) -> bool:
     """Tell whether a label of the matrix is a GPU (`GPU0`); every other one is a NIC."""
-    return label.startswith("GPU") and label[3:].isdigit()
+    return label.startswith("GPU") and small_number(label[3:]) is not None
 
 
 def topology_of(matrix: SmiMatrix) -> Topology:
@@ -70,7 +70,7 @@ def p2p_reasons(codes: dict[str, str]) -> tuple[Verdict, tuple[ReasonStep, ...]]
 
 def _gpu(matrix: SmiMatrix, label: str) -> Gpu:
     numa = matrix.numa_affinity.get(label, "")
-    own = matrix.gpu_numa_id.get(label, "")
+    own = small_number(matrix.gpu_numa_id.get(label, ""))
     return Gpu(
         address=label,
         label=label,
@@ -79,7 +79,7 @@ def _gpu(matrix: SmiMatrix, label: str) -> Gpu:
         name=NOT_TOLD,
         index=int(label[3:]),
         cpu_node=_first_node(numa),
-        memory_node=int(own) if own.isdigit() else NOT_TOLD,
+        memory_node=NOT_TOLD if own is None else own,
         cpu_affinity=matrix.cpu_affinity.get(label, NOT_TOLD),
     )
 
@@ -96,7 +96,7 @@ def _first_node(text: str) -> int | Missing:
 def _path(matrix: SmiMatrix, a: str, b: str, b_label: str) -> Path:
     cls = matrix.class_of(a, b) or matrix.class_of(b, a)
     pcie = matrix.pcie_cells.get(a, {}).get(b)
-    nvlinks = int(cls[2:]) if cls and cls.startswith("NV") and cls[2:].isdigit() else 0
+    nvlinks = (small_number(cls[2:]) or 0) if cls and cls.startswith("NV") else 0
     if pcie is None and cls and not nvlinks:
         pcie = cls
     return Path(

@@ -194,7 +194,7 @@ def find_accelerators(devices: Mapping[str, PciDevice], places: Mapping[str, Cha
 
 def natural_key(name: str) -> tuple[tuple[int, str], ...]:
     """Return a sort key by which `mlx5_2` stands before `mlx5_10`."""
-    return tuple((int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name) if p)
+    return tuple((int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"([0-9]{1,18})", name) if p)
 
 
 def find_nics(node: Node, devices: Mapping[str, PciDevice], places: Mapping[str, Chain]) -> tuple[Nic, ...]:
