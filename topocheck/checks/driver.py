@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from topocheck.checks.hidden import nvml_silent, pci_hidden
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.subjects import given_away, listed, living, named, pci_devices, quote
 from topocheck.model.base import Evidence, Finding, Missing, State, known
@@ -156,7 +157,7 @@ def gpu_not_listed(context: Context) -> Iterator[Finding]:
     for gpu in living(context):
         if gpu.nvml is not None or gpu.address not in devices or given_away(gpu):
             continue
-        hidden = known(context.node.system.container)
+        hidden = known(context.node.system.container) and bool(context.node.nvml.gpus)
         left_out = gpu.address in excluded
         driver = devices[gpu.address].driver
         other = isinstance(driver, str) and driver != "nvidia"
@@ -225,18 +226,21 @@ def probe_failed(context: Context) -> Iterator[Finding]:
     """A part of the machine could not be looked at.
 
     Looks at:
-        How each probe went: those that failed, crashed or did not answer in time, with the call that hung.
+        How each probe went: those that failed, crashed or did not answer in time, with the call that hung. And
+        what must be there and was not shown: the PCI functions of GPUs that NVML or the driver lists, NVML where
+        the driver is loaded.
 
     Why it matters:
         What was not looked at is not known to be healthy. A driver that hangs here will hang jobs too.
 
     Fix:
         Look at the named file or call by hand. A call of NVML that hangs or crashes is usually a GPU in trouble:
-        see dmesg, then reset or reboot.
+        see dmesg, then reset or reboot. A container that hides /sys: mount it read-only.
 
     Does not apply:
         Where every probe answered.
     """
+    yield from _hidden(context)
     for probe in context.node.probes:
         if probe.state in ("failed", "timed_out"):
             yield Finding(
@@ -250,3 +254,33 @@ def probe_failed(context: Context) -> Iterator[Finding]:
                 rule="every probe must answer",
                 fix="look at the named file or call by hand; for NVML and CUDA see dmesg, then reset or reboot",
             )
+
+
+def _hidden(context: Context) -> Iterator[Finding]:
+    """Name what a probe that calls itself well did not bring, where no other check names it."""
+    node = context.node
+    named_already = {p.name for p in node.probes if p.state in ("failed", "timed_out")}
+    pci, nvml = pci_hidden(node), nvml_silent(node)
+    if pci is not None and "pci" not in named_already:
+        yield Finding(
+            id="probe.failed",
+            state=State.UNKNOWN,
+            subject="probe pci",
+            title=f"the PCI tree is hidden from here ({pci})",
+            consequence="the PCI tree is hidden, nothing of its links was judged",
+            evidence=(Evidence("/sys/bus/pci/devices", str(node.pci.devices) if not known(node.pci.devices) else pci),),
+            rule="every GPU that the driver lists is a function below /sys/bus/pci/devices",
+            fix="mount /sys read-only into the container, or run topocheck on the node itself",
+        )
+    driven = [g for g in living(context) if g.pci is not None and not given_away(g)]
+    if nvml is not None and "nvml" not in named_already and (not driven or known(node.nvml.gpus)):
+        yield Finding(
+            id="probe.failed",
+            state=State.UNKNOWN,
+            subject="probe nvml",
+            title=f"NVIDIA's driver is loaded, and NVML tells nothing ({nvml})",
+            consequence="NVLink, peer access and health of the GPUs cannot be told",
+            evidence=(Evidence("NVML", nvml),),
+            rule="NVML must answer where the driver is loaded",
+            fix="see dmesg; install the driver's library (libnvidia-ml.so.1), or start the container with it",
+        )

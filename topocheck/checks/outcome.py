@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from topocheck.checks.hidden import nvml_silent, pci_hidden
 from topocheck.checks.registry import CHECKS, CheckResult, finding_order, worst
 from topocheck.model.address import normalize_address
 from topocheck.model.base import Finding, Missing, ProbeStatus, Reason, State, known, small_number
@@ -136,7 +137,8 @@ def required_unknown(node: Node, results: Iterable[CheckResult], policy: Policy)
     """Return what the policy requires and nobody could tell.
 
     Required are the probes the policy names (the PCI tree by default), NVML wherever the NVIDIA driver is loaded,
-    and each check with `require = true`.
+    and each check with `require = true`. A probe that says it went well and brought nothing of what must be there
+    (`topocheck.checks.hidden`) has told nothing.
     """
     required = set(policy.require_probes)
     if "nvidia" in node.system.modules:
@@ -146,6 +148,14 @@ def required_unknown(node: Node, results: Iterable[CheckResult], policy: Policy)
         f"probe {name}: {_why(said.get(name))}"
         for name in sorted(required)
         if (p := said.get(name)) is None or p.state in ("failed", "timed_out")
+    ]
+    told_not = {"pci": pci_hidden(node), "nvml": nvml_silent(node)}
+    out += [
+        f"probe {name}: {why}"
+        for name, why in told_not.items()
+        if why is not None
+        and (name in required or name == "nvml")
+        and not any(x.startswith(f"probe {name}:") for x in out)
     ]
     out += [
         f"check {r.id}: {r.detail or 'unknown'}"
