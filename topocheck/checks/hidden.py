@@ -42,7 +42,8 @@ def nvml_silent(node: Node) -> str | None:
         return None
     if isinstance(gpus, Missing):
         return node.nvml.error or str(gpus)
-    if gpus and not any(known(g.address) or known(g.uuid) or known(g.name) for g in gpus):
+    # Addresses may come from the driver's files, and a GPU that is called lost was asked and answered for.
+    if gpus and not any(g.lost or known(g.uuid) or known(g.name) or known(g.memory_total_bytes) for g in gpus):
         return f"it counts {_gpus(len(gpus))} and tells nothing of any: {gpus[0].uuid}"
     return None
 
