@@ -209,10 +209,16 @@ def resolve_gpus(text: str, node: Node, topology: Topology, *, minors: bool) -> 
             if not minors:
                 found = [g.address for g in topology.gpus if g.label == f"GPU{n}"]
         else:
-            found = [g.address for g in topology.gpus if isinstance(g.uuid, str) and g.uuid.startswith(word)]
+            found = [
+                g.address
+                for g in topology.gpus
+                if g.label == word or (isinstance(g.uuid, str) and g.uuid.startswith(word))
+            ]
         if len(found) != 1:
             there = ", ".join(f"{g.label} {g.address}" for g in topology.gpus) or "none"
             what = "names no GPU" if not found else "names more than one GPU"
             raise ValueError(f"{word!r} {what} of this node; there are: {there}")
         out.add(found[0])
+    if not out:
+        raise ValueError("names no GPU; leave the option out to judge all of them")
     return frozenset(out)

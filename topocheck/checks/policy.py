@@ -46,9 +46,9 @@ def gpus_differ(c: Context) -> Iterator[Finding]:
     if expect.gpu_count is not None and len(present) != expect.gpu_count:
         title = f"{len(present)} GPUs answer, the policy expects {expect.gpu_count}"
         said = (Evidence("GPUs that answer", listed),)
-        yield _failed(
-            "policy.gpus-differ", "node", title, f"gpu_count = {expect.gpu_count}", said, "find the missing GPU"
-        )
+        fewer = len(present) < expect.gpu_count
+        fix = "find the missing GPU" if fewer else "correct the policy: this node has more"
+        yield _failed("policy.gpus-differ", "node", title, f"gpu_count = {expect.gpu_count}", said, fix)
     for g in present:
         if expect.gpu_model is None:
             break

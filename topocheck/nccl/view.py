@@ -64,7 +64,9 @@ def host_input(
     peers = {(p.from_address, p.to_address): p.can_access for p in node.cuda.peers if isinstance(p.can_access, bool)}
     cuda = () if isinstance(node.cuda.devices, Missing) else node.cuda.devices
     multicast = [d.multicast for d in cuda if isinstance(d.multicast, bool)]
-    driver = parse_version(node.cuda.driver_api_version) if isinstance(node.cuda.driver_api_version, str) else None
+    # NVML and the CUDA driver give the same number, and CUDA is not always asked.
+    versions = (node.cuda.driver_api_version, node.nvml.cuda_version)
+    driver = next((v for text in versions if isinstance(text, str) and (v := parse_version(text))), None)
     fabric = {}
     for g in usable_gpus(topology):
         n = g.nvml

@@ -43,7 +43,8 @@ class MarkdownPage(Page):
 
     def text(self, text: str, indent: int = 2, style: str = "", hang: int = 0) -> None:
         """Add text as a list item; deeper indents nest."""
-        depth = max(indent // 2 - 1, 0)
+        # Markdown nests one level at a time, whatever the columns of the text are.
+        depth = 0 if indent <= 2 else 1 if indent <= 8 else 2
         self._prose(*(f"{'  ' * depth}- {escape(piece)}" for piece in text.removeprefix("- ").split("\n")))
 
     def pair(self, name: str, value: str, indent: int = 2, column: int = 18) -> None:

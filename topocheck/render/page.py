@@ -56,7 +56,7 @@ class Page:
 
     def pair(self, name: str, value: str, indent: int = 2, column: int = 18) -> None:
         """Add `name   value`, the value wrapped beside its name."""
-        label = f"{' ' * indent}{name}".ljust(indent + column)
+        label = f"{' ' * indent}{name}".ljust(indent + column - 1) + " "
         rows = textwrap.wrap(
             value, max(self.style.width - len(label), 20), break_long_words=True, break_on_hyphens=False
         ) or [""]
