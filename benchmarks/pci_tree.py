@@ -1,6 +1,6 @@
 """How long a PCI tree of about 1,000 functions takes to be read (from its recording) and classified.
 
-    python benchmarks/pci_tree.py [--runs 10]
+python benchmarks/pci_tree.py [--runs 10]
 """
 
 from __future__ import annotations
