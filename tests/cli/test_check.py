@@ -185,6 +185,9 @@ def test_required_check(topocheck: Any, tmp_path: Path) -> None:
         ('[checks."pcie.link-widht"]\nenabled = false\n', "did you mean 'pcie.link-width'?"),
         ('[checks."pcie.link-width"]\nseverity = "fatal"\n', "note, warn, fail"),
         ("[expect]\ngpu_count = -1.5\n", "gpu_count"),
+        ("[expect]\ngpu_count = -1\n", "expect.gpu_count is -1"),
+        ("[expect]\nmin_p2p_gb_s = nan\n", "expect.min_p2p_gb_s is nan"),
+        ('require_probes = ["nvmml"]\n', "did you mean 'nvml'?"),
         ("[expect]\nmin_h2d_gb_s = 800\n", "asks for the impossible"),
     ],
 )
@@ -254,6 +257,18 @@ def test_write_policy(topocheck: Any, tmp_path: Path) -> None:
     seven = topocheck("seven", *NODE, "--policy", str(policy), "--format", "json")
     assert seven.code == 1
     assert "policy.gpus-differ" in ids(seven)
+
+
+def test_a_node_without_gpus_is_no_silent_ok(topocheck: Any, recordings: Path, tmp_path: Path) -> None:
+    write_snapshot(recordings / "bare", "no_pci")
+    said = topocheck("bare", *NODE)
+    assert said.code == 0
+    assert "no GPU was found" in said.out.splitlines()[-1]
+    assert "no GPU was found" not in topocheck("good", *NODE).out
+    refused = topocheck("bare", "--write-policy", str(tmp_path / "p.toml"))
+    assert refused.code == 2
+    assert "neither a GPU nor" in refused.err
+    assert not (tmp_path / "p.toml").exists()
 
 
 def test_no_policy_from_a_faulty_node(topocheck: Any, tmp_path: Path) -> None:

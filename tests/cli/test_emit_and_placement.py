@@ -24,6 +24,12 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_snapshot(tmp_path_factory.mktemp("emit") / "hgx.snapshot", "hgx_h100_cx7")
 
 
+def test_recordings_of_no_rank_are_not_dropped_in_silence(recording: Path) -> None:
+    ran = run(placement, "--from", recording, "--from", recording)
+    assert ran.code == 2
+    assert "of no rank" in ran.error
+
+
 @pytest.mark.parametrize("kind", ["gres-conf", "nccl-env", "rankfile", "numactl", "nccl-topo"])
 def test_each_file_says_from_which_facts(recording: Path, kind: str) -> None:
     ran = run(emit, kind, recording)

@@ -89,6 +89,13 @@ def test_output_file(hgx, tmp_path):
         (("report", "--from", "/nonexistent/file"), ("/nonexistent/file",)),
         (("report", "--from", "/etc/passwd"), ("/etc/passwd", "snapshot")),
         (("report", "--smi-topo", "/nonexistent"), ("/nonexistent", "cannot be read")),
+        (("report", "--smi-topo", "-", "--section", "matrix"), ("--smi-topo", "--section")),
+        (("report", "--cluster", "--deadline", "-1"), ("--deadline -1",)),
+        (("bw", "--quick", "--full"), ("--quick", "--full", "give one")),
+        (("check", "--only", "pcie", "--skip", "pcie"), ("no check",)),
+        (("emit", "rankfile", "--nodes", "gpu[01-"), ("--nodes", "gpu[01-")),
+        (("emit", "rankfile", "--nodes", "a,,b"), ("--nodes", "empty")),
+        (("emit", "rankfile", "--nodes", "a,b,a"), ("a comes twice",)),
         (("report", "-o", "/nonexistent/dir/file"), ("cannot be written",)),
         (("pcie", "8", "16"), ("generation 8", "1 to 7")),
         (("pcie", "4", "3"), ("x3",)),
@@ -116,6 +123,13 @@ def test_pasted_matrix_from_a_file_and_from_standard_input(tmp_path):
     }  # fmt: skip
     assert first["nearest_nics"] == {"GPU0": ["NIC0"], "GPU1": ["NIC0"]}
     assert first["host"]["missing"]["kernel_release"].startswith("not_recorded")
+
+
+def test_p2p_tables_alone_tell_no_road(tmp_path):
+    path = tmp_path / "m.txt"
+    path.write_text(" \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n")
+    verdicts = json.loads(invoke("report", "--smi-topo", path, "--format", "json").stdout)["gpudirect"]["p2p"]
+    assert {(v["verdict"], v["road"]) for v in verdicts} == {("yes", "unknown")}
 
 
 def test_text_that_is_no_matrix(tmp_path):

@@ -29,6 +29,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         notices: what the reader must know of the run itself (a policy that could not be read).
         policy_readable: False where the built-in policy had to take the place of the site's.
         overdue: ids of the checks whose facts did not come in time.
+        gpus: how many GPUs were found; None where the topology was not given.
     """
 
     source: str
@@ -43,6 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
     policy_readable: bool = True
     overdue: tuple[str, ...] = ()
+    gpus: int | None = None
 
 
 def conclude(
@@ -54,6 +56,7 @@ def conclude(
     *,
     cannot_tell: Sequence[str] = (),
     policy_readable: bool = True,
+    gpus: int | None = None,
 ) -> Outcome:
     """Return the outcome of findings under a policy. Failure beats could-not-tell.
 
@@ -65,6 +68,7 @@ def conclude(
         notices: what the reader must know of the run itself.
         cannot_tell: what must be known beyond the policy's own musts, and is not (the policy itself, a job's GPUs).
         policy_readable: False where `policy` stands in for one that could not be read.
+        gpus: how many GPUs the node was found to have.
     """
     results = settle(node, findings, results)
     overdue = tuple(r.id for r in results if r.detail.startswith(OVERDUE))
@@ -87,6 +91,7 @@ def conclude(
         notices=tuple(notices),
         policy_readable=policy_readable,
         overdue=overdue,
+        gpus=gpus,
     )
 
 

@@ -87,7 +87,7 @@ def bw(
         bool, typer.Option("--verbose", "-v", help="Also every row beside what its road carries.")
     ] = False,
     no_color: common.NoColor = False,
-    width: Annotated[int, typer.Option("--width", help="Columns of the text; 0 takes the terminal's, or 80.")] = 0,
+    width: common.Width = 0,
 ) -> None:
     """Measure copies and collectives on this node, check every byte, and say what limits them.
 
@@ -118,6 +118,8 @@ def bw(
         )
     if not 0 < tolerance < 1:
         raise InputError(f"--tolerance {tolerance:g}: expected a part between 0 and 1, such as 0.1")
+    if quick + full + (budget is not None) > 1:
+        raise InputError("--quick, --full and --budget say the same thing: give one of them")
     options = bw_options.options(
         budget=common.choose(
             budget or ("full" if full else "quick" if quick else "standard"), ("quick", "standard", "full"), "--budget"

@@ -79,7 +79,7 @@ def check(
         bool, typer.Option("--verbose", "-v", help="Also notes, and every check with its state.")
     ] = False,
     no_color: common.NoColor = False,
-    width: Annotated[int, typer.Option("--width", help="Columns of the text; 0 takes the terminal's, or 80.")] = 0,
+    width: common.Width = 0,
 ) -> None:
     """Judge this node: exit code 0 healthy, 1 failed, 2 wrong usage, 3 could not tell what must be known."""
     try:
@@ -181,5 +181,7 @@ def _write_policy(path: Path, report: Report) -> None:
             f"this node is not healthy, so no policy is made from it: {bad[0].id}: {bad[0].title}"
             + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else "")
         )
+    if not report.topology.gpus and not report.topology.nics:
+        raise InputError("this node shows neither a GPU nor an RDMA NIC, so a policy from it would expect nothing")
     common.emit(policy_toml(report.node, report.topology, report.gpudirect), path)
     print(f"wrote {path}")

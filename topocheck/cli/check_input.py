@@ -96,6 +96,7 @@ def judge(asked: Asked) -> tuple[Outcome, Report]:
         told.notices,
         cannot_tell=told.cannot_tell,
         policy_readable=told.policy_readable,
+        gpus=len(report.topology.gpus),
     )
     return outcome, report
 
@@ -170,7 +171,10 @@ def chosen_checks(only: tuple[str, ...], skip: tuple[str, ...], scope: str) -> l
     if only:
         checks = [c for c in checks if any(_matches(c.id, p) for p in only)]
     checks = [c for c in checks if not any(_matches(c.id, p) for p in skip)]
-    return [c for c in checks if scope == "all" or c.scope == scope]
+    chosen = [c for c in checks if scope == "all" or c.scope == scope]
+    if not chosen:
+        raise InputError(f"--only, --skip and --scope {scope} leave no check to run")
+    return chosen
 
 
 def _matches(check_id: str, pattern: str) -> bool:

@@ -25,6 +25,7 @@ Output = Annotated[
     typer.Option("--output", "-o", metavar="FILE", help="Write to FILE instead of standard output."),
 ]
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colour, whatever the terminal (also: NO_COLOR=1).")]
+Width = Annotated[int, typer.Option("--width", min=0, help="Columns of the text; 0 takes the terminal's, or 80.")]
 
 
 class OutputError(InputError):

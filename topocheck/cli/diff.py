@@ -27,7 +27,7 @@ def diff(
         bool, typer.Option("--same-node", help="Both are looks at one node: a replaced GPU or NIC is told as well.")
     ] = False,
     no_color: common.NoColor = False,
-    width: Annotated[int, typer.Option("--width", help="Columns of the text; 0 takes the terminal's, or 80.")] = 0,
+    width: common.Width = 0,
 ) -> None:
     """Tell in what B differs from A: hardware, wiring, firmware, driver, software, settings.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -79,7 +80,10 @@ def _gres(wanted: Wanted) -> str:
 
     looked = [(*_look(f), f) for f in wanted.files or (None,)]
     source = _source(looked[0][2], looked[0][0]) if len(looked) == 1 else f"{len(looked)} recordings"
-    return gres_conf([gres(n, t) for n, t, _ in looked], source)
+    found = [gres(n, t) for n, t, _ in looked]
+    if not any(g.lines for g in found):
+        raise InputError("; ".join(["no GPU to write a line for", *dict.fromkeys(n for g in found for n in g.notes)]))
+    return gres_conf(found, source)
 
 
 def _places(wanted: Wanted) -> tuple[list[NodePlace], str]:
@@ -141,18 +145,36 @@ def _nccl_env(wanted: Wanted) -> str:
 
 
 def _rankfile(wanted: Wanted) -> str:
-    from topocheck.host.hostlist import expand_hostlist
     from topocheck.placement.launch import rankfile_lines
     from topocheck.placement.plan import plan
     from topocheck.render.emit import rankfile
 
     node, topology, source = _one(wanted)
     chosen = plan(node, topology, wanted.ranks_per_node)
-    hosts = tuple(expand_hostlist(wanted.nodes)) if wanted.nodes else (chosen.hostname,)
+    hosts = _hosts(wanted.nodes) if wanted.nodes else (chosen.hostname,)
     try:
         return rankfile(rankfile_lines(chosen, hosts), source)
     except ValueError as e:
         raise InputError(str(e)) from None
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    """Return the hosts of --nodes.
+
+    Raises:
+        InputError: it is no list of host names.
+    """
+    from topocheck.host.hostlist import expand_hostlist
+
+    hosts = tuple(expand_hostlist(text))
+    bad = next((h for h in hosts if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", h)), None)
+    if not hosts or bad is not None or any(not w for w in text.split(",")):
+        what = "an empty name" if bad is None else repr(bad)
+        raise InputError(f"--nodes {text!r}: {what} is no host name; expected such as gpu[01-04] or gpu01,gpu02")
+    twice = next((h for h in hosts if hosts.count(h) > 1), None)
+    if twice is not None:
+        raise InputError(f"--nodes {text!r}: {twice} comes twice")
+    return hosts
 
 
 def _numactl(wanted: Wanted) -> str:

@@ -37,7 +37,7 @@ def fleet(
     ] = False,
     all_: Annotated[bool, typer.Option("--all", help="List everything, however long.")] = False,
     no_color: common.NoColor = False,
-    width: Annotated[int, typer.Option("--width", help="Columns of the text; 0 takes the terminal's, or 80.")] = 0,
+    width: common.Width = 0,
 ) -> None:
     """Compare any number of nodes: groups of equal ones, odd ones and exactly what differs, rails, findings.
 

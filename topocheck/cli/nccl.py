@@ -28,7 +28,6 @@ TopoFile = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--topo", metavar="FILE", help="A topology file to take instead of what the machine shows."),
 ]
-Width = Annotated[int, typer.Option("--width", help="Columns of text; the terminal's otherwise.")]
 
 
 @app.command("env")
@@ -43,7 +42,7 @@ def env(
     format_: Format = "text",
     from_: common.From = None,
     no_color: common.NoColor = False,
-    width: Width = 0,
+    width: common.Width = 0,
 ) -> None:
     """Show the NCCL settings in force here, where each comes from and what it does; or explain one."""
     from topocheck.knowledge import nccl
@@ -106,7 +105,7 @@ def topo(
     format_: Format = "text",
     from_: common.From = None,
     no_color: common.NoColor = False,
-    width: Width = 0,
+    width: common.Width = 0,
 ) -> None:
     """Write this node as NCCL's topology XML, or read such a file and compare it with this node."""
     from topocheck.nccl.topo import write_topology
@@ -169,7 +168,7 @@ def predict(
     from_: common.From = None,
     output: common.Output = None,
     no_color: common.NoColor = False,
-    width: Width = 0,
+    width: common.Width = 0,
 ) -> None:
     """Predict the transport NCCL will choose between each pair of ranks, and why."""
     from topocheck.render.nccl import prediction_text
@@ -197,7 +196,7 @@ def log(
     from_: common.From = None,
     output: common.Output = None,
     no_color: common.NoColor = False,
-    width: Width = 0,
+    width: common.Width = 0,
 ) -> None:
     """Read a log of NCCL: what it chose, what failed and why, and where it parts from the prediction."""
     from topocheck.nccl import log_compare

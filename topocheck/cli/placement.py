@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import typer
 
 from topocheck.cli import common
+from topocheck.model.base import InputError
 
 if TYPE_CHECKING:
     from topocheck.model.node import Node
@@ -31,7 +32,7 @@ def placement(
     format_: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
     output: common.Output = None,
     no_color: common.NoColor = False,
-    width: Annotated[int, typer.Option("--width", help="Columns of the text; 0 takes the terminal's, or 80.")] = 0,
+    width: common.Width = 0,
 ) -> None:
     """Show where the ranks of a job run, what is wrong in it, and a better order and binding.
 
@@ -55,6 +56,11 @@ def placement(
             return  # rank 0 prints
     assert ranks is not None
     ranks.sort(key=lambda r: (r.rank is None, r.rank or 0, r.node))
+    if len(ranks) > 1 and (loose := [r.node or "?" for r in ranks if r.rank is None]):
+        raise InputError(
+            f"{len(loose)} of the recordings (of {', '.join(loose[:4])}) are of no rank: record each rank from inside "
+            "its job (srun topocheck snapshot save ...), or give one recording for the plan of its node"
+        )
     wanted = plan(*looked[0], ranks_per_node)
     found = problems(ranks)
     lines = {x: list(launch.options(wanted, x, nodes)) for x in launch.LAUNCHERS if launcher in (None, x)}

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from topocheck.cli import common
+from topocheck.model.base import InputError
 
 FORMATS = ("text", "json", "markdown")
 SECTIONS = (
@@ -40,7 +41,7 @@ def report(
         float, typer.Option("--deadline", help="With --cluster: seconds to wait for the other nodes.")
     ] = 60.0,
     no_color: common.NoColor = False,
-    width: Annotated[int, typer.Option("--width", help="Columns of the text; 0 takes the terminal's, or 80.")] = 0,
+    width: common.Width = 0,
 ) -> None:
     """Show how this node is wired, what each wire can carry, and what is wrong with it.
 
@@ -49,6 +50,13 @@ def report(
     common.choose(format_, FORMATS, "--format")
     for s in section or ():
         common.choose(s, SECTIONS, "--section")
+    if not deadline > 0:
+        raise InputError(f"--deadline {deadline:g}: expected seconds above 0")
+    if smi_topo is not None and (from_ is not None or section or cluster or cross_check):
+        raise InputError(
+            "--smi-topo reads a pasted matrix and nothing else: leave out --from, --section, --cluster "
+            "and --cross-check"
+        )
     if cluster:
         from topocheck.cli.cluster import cluster_report
 

@@ -45,7 +45,7 @@ def scale(
     format_: Annotated[str, typer.Option("--format", help="text, json, csv or markdown.")] = "text",
     output: common.Output = None,
     no_color: common.NoColor = False,
-    width: Annotated[int, typer.Option("--width", help="Columns of the text; 0 takes the terminal's, or 80.")] = 0,
+    width: common.Width = 0,
 ) -> None:
     """Run the same collective and a data-parallel training step at 1, 2, 4 ... all ranks and nodes.
 

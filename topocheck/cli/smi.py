@@ -10,13 +10,14 @@ import msgspec
 import topocheck
 from topocheck.gpudirect.types import GpuDirect, P2pVerdict
 from topocheck.host.base import Host, RecordedBackend
-from topocheck.model.base import InputError
+from topocheck.model.base import InputError, known
 from topocheck.model.smi import SmiMatrix
 from topocheck.nccl.types import NcclView
 from topocheck.pipeline import Report, read_node
 from topocheck.probes.smi_topo import SmiTopoError, parse_matrix
 from topocheck.render.page import Style
 from topocheck.topology.from_smi import NOT_TOLD, p2p_codes, p2p_reasons, topology_of
+from topocheck.topology.types import Topology
 
 LIMIT_BYTES = 4 << 20
 SECTIONS = ("summary", "matrix", "p2p")
@@ -59,6 +60,14 @@ def smi_report(path: Path, format_: str, style: Style) -> str:
     return report_text(result, SECTIONS, style)
 
 
+def _road(topology: Topology, a: str, b: str) -> str:
+    """Return nvlink or pcie where the matrix tells the path of a pair; unknown where only P2P tables were pasted."""
+    path = next((p for p in topology.paths if (p.from_, p.to) == (a, b)), None)
+    if path is None or not known(path.class_):
+        return "unknown"
+    return "nvlink" if path.nvlinks else "pcie"
+
+
 def report_of(matrix: SmiMatrix, name: str) -> Report:
     """Return the report that a matrix alone can give."""
     # Every probe finds an empty recording, so each fact says for itself that the text did not tell it.
@@ -67,8 +76,7 @@ def report_of(matrix: SmiMatrix, name: str) -> Report:
     verdicts = []
     for (a, b), codes in sorted(p2p_codes(matrix).items()):
         verdict, steps = p2p_reasons(codes)
-        nvlink = any(p.nvlinks for p in topology.paths if (p.from_, p.to) == (a, b))
-        road = "none" if verdict.value == "no" else "nvlink" if nvlink else "pcie"
+        road = "none" if verdict.value == "no" else _road(topology, a, b)
         verdicts.append(P2pVerdict(from_=a, to=b, from_label=a, to_label=b, verdict=verdict, road=road, reasons=steps))
     return Report(
         node=msgspec.structs.replace(read_node(Host(RecordedBackend({}), source)), probes=()),

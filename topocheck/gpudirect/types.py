@@ -8,7 +8,7 @@ from topocheck.model.base import ReasonStep, Verdict
 
 
 class P2pVerdict(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
-    """GPUDirect P2P of one ordered GPU pair. `road` is nvlink, pcie or none."""
+    """GPUDirect P2P of one ordered GPU pair. `road` is nvlink, pcie, none or unknown."""
 
     from_: str
     to: str

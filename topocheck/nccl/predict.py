@@ -58,6 +58,7 @@ def predict(
         name: {i: r.rank for r in ranks if r.host == name and (i := view.gpu(r.gpu)) is not None}
         for name, view in views.items()
     }
+    fatal += _shared_gpus(ranks, views, version)
     nvls, nvls_why = _nvls(list(views.values()), version)
     return Prediction(
         version=".".join(map(str, version)),
@@ -94,6 +95,20 @@ def _check(ranks: tuple[RankSpec, ...], hosts: dict[str, HostInput]) -> None:
         if r.rank in seen:
             raise PredictError(f"rank {r.rank} comes twice")
         seen.add(r.rank)
+
+
+def _shared_gpus(ranks: tuple[RankSpec, ...], views: dict[str, HostView], version: Version) -> list[str]:
+    """Return why init refuses ranks that share a GPU (src/init.cc, "Duplicate GPU detected", ncclInvalidUsage)."""
+    first: dict[tuple[str, str], int] = {}
+    out = []
+    for r in ranks:
+        settings = views[r.host].settings
+        if versions.has("ranks_share_gpu", version) and settings.is_one("NCCL_MULTI_RANK_GPU_ENABLE"):
+            continue
+        other = first.setdefault((r.host, r.gpu), r.rank)
+        if other != r.rank:
+            out.append(f"ranks {other} and {r.rank} are both on {r.gpu} of {r.host}: Duplicate GPU detected")
+    return out
 
 
 def _pairs(

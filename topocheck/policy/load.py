@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import stat
 import tomllib
@@ -13,10 +14,12 @@ import msgspec
 
 from topocheck.model.base import InputError
 from topocheck.policy.types import Policy
+from topocheck.probes.registry import OPTIONAL_PROBES, PROBES
 
 SITE_FILE = Path("/etc/topocheck/policy.toml")
 VARIABLE = "TOPOCHECK_POLICY"
 MAX_BYTES = 1 << 20
+PROBE_NAMES = tuple(p.name for p in (*PROBES, *OPTIONAL_PROBES))
 SEVERITIES = ("note", "warn", "fail")
 
 
@@ -82,6 +85,7 @@ def parse(data: bytes, name: str, check_ids: Iterable[str] | Mapping[str, Sequen
     except msgspec.ValidationError as e:
         raise PolicyError(f"policy {name}: {e}") from e
     _check_names(policy, name, list(check_ids))
+    _check_values(policy, name)
     if isinstance(check_ids, Mapping):
         _check_thresholds(policy, name, check_ids)
     return policy
@@ -99,6 +103,18 @@ def _check_names(policy: Policy, name: str, ids: list[str]) -> None:
             raise PolicyError(
                 f"policy {name}: checks.{check_id!r}.severity is {rule.severity!r}; expected one of {expected}"
             )
+
+
+def _check_values(policy: Policy, name: str) -> None:
+    for field in policy.expect.__struct_fields__:
+        value = getattr(policy.expect, field)
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            raise PolicyError(f"policy {name}: expect.{field} is {value}; expected a number from 0")
+    for probe in policy.require_probes:
+        if probe not in PROBE_NAMES:
+            near = difflib.get_close_matches(probe, PROBE_NAMES, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PROBE_NAMES)}"
+            raise PolicyError(f"policy {name}: require_probes: there is no probe {probe!r}; {hint}")
 
 
 def _check_thresholds(policy: Policy, name: str, thresholds: Mapping[str, Sequence[str]]) -> None:

@@ -72,8 +72,11 @@ def sum_up(outcome: Outcome) -> str:
     order = (State.FAIL, State.UNKNOWN, State.WARN, State.NOTE)
     parts = [f"{counts[s]} {STATE_MARKS[s].lower()}" for s in order if counts[s]]
     word = {0: "OK", 1: "FAIL", 3: "UNKNOWN"}.get(outcome.exit_code, "?")
+    if word == "OK" and outcome.state is State.UNKNOWN:
+        word = "OK as far as could be told"
     listed = ", ".join(parts) or "nothing found"
-    return f"{word}: {listed} by {plural(judged, 'check')} (policy {outcome.policy.source})"
+    none = "; no GPU was found, so the checks of GPUs did not apply" if outcome.gpus == 0 else ""
+    return f"{word}: {listed} by {plural(judged, 'check')} (policy {outcome.policy.source}){none}"
 
 
 def explain_text(check: Check, style: Style) -> str:
