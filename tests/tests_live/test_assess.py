@@ -192,11 +192,43 @@ def test_baseline(tmp_path: Path) -> None:
     kept = baseline.load(path)
     assert kept == old
     assert ids(judge(*HEALTHY, baseline=kept)) == []
-    slower = msgspec.structs.replace(HEALTHY[4], median=350.0, bandwidth_gb_s=350.0)
+    slower = msgspec.structs.replace(HEALTHY[4], median=350.0, bandwidth_gb_s=350.0, samples=(350.0,) * 5)
     report = judge(slower, baseline=kept, tolerance=0.1)
     assert ("bw.below-baseline", State.FAIL) in ids(report)
     assert "12 % slower" in next(f for f in report.findings if f.id == "bw.below-baseline").title
     assert ("bw.below-baseline", State.FAIL) not in ids(judge(slower, baseline=kept, tolerance=0.15))
+
+
+def _gloo(size: int, samples: tuple[float, ...], backend: str = "gloo") -> Measurement:
+    middle = sorted(samples)[len(samples) // 2]
+    return Measurement(
+        id="all_reduce:0", kind="collective", collective="all_reduce", backend=backend, ranks=2, mode="back_to_back",
+        size_bytes=size, samples=samples, median=middle, unit="us", verified=True,
+    )  # fmt: skip
+
+
+STEADY, SLOWER = (100.0, 101.0, 100.0, 99.0, 100.0), (150.0, 151.0, 150.0, 149.0, 150.0)
+
+
+@pytest.mark.parametrize(
+    ("now", "was", "states"),
+    [
+        # Half as long again, far outside the samples' own spread.
+        (_gloo(64 << 20, SLOWER), _gloo(64 << 20, STEADY), {State.FAIL}),
+        (_gloo(1 << 10, SLOWER, "nccl"), _gloo(1 << 10, STEADY, "nccl"), {State.FAIL}),
+        # The same over the CPU's sockets at a small size is the scheduler's doing: told, not judged.
+        (_gloo(1 << 10, SLOWER), _gloo(1 << 10, STEADY), {State.NOTE}),
+        # 20 % more in the median, and the middle halves (100 to 130, 110 to 140) overlap.
+        (
+            _gloo(64 << 20, (105.0, 110.0, 120.0, 140.0, 141.0), "nccl"),
+            _gloo(64 << 20, (95.0, 100.0, 100.0, 130.0, 135.0), "nccl"),
+            set(),
+        ),
+    ],
+)
+def test_a_change_within_noise_is_no_alarm(now: Measurement, was: Measurement, states: set[State]) -> None:
+    kept = Run(taken_at="2026-01-01T00:00:00Z", measurements=(was,))
+    assert {s for i, s in ids(judge(now, baseline=kept)) if i == "bw.below-baseline"} == states
 
 
 @given(st.binary(max_size=200))

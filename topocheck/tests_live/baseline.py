@@ -10,6 +10,7 @@ import msgspec
 
 from topocheck.model.base import InputError
 from topocheck.model.measurement import Measurement, Run
+from topocheck.tests_live.stats import quantile
 
 FORMAT = "topocheck-bw-baseline"
 VERSION = 1
@@ -93,6 +94,14 @@ def compare(run: Run, baseline: Run) -> tuple[Change, ...]:
             Change(measurement=m.id, was=was.median, now=m.median, unit=m.unit, change=speed(m) / speed(was) - 1)
         )
     return tuple(out)
+
+
+def within_noise(a: Measurement, b: Measurement) -> bool:
+    """Tell whether the middle halves of two measurements' samples overlap, so that neither is clearly the faster."""
+    if len(a.samples) < 4 or len(b.samples) < 4:
+        return False
+    lower, upper = sorted((a, b), key=lambda m: m.median)
+    return quantile(upper.samples, 0.25) <= quantile(lower.samples, 0.75)
 
 
 def speed(m: Measurement) -> float:
