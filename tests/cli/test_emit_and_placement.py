@@ -30,6 +30,12 @@ def test_recordings_of_no_rank_are_not_dropped_in_silence(recording: Path) -> No
     assert "of no rank" in ran.error
 
 
+def test_no_gres_conf_of_a_node_without_gpus(tmp_path: Path) -> None:
+    ran = run(emit, "gres-conf", write_snapshot(tmp_path / "bare", "no_pci"))
+    assert (ran.code, ran.out) == (2, "")
+    assert "no GPU to write a line for" in ran.error
+
+
 @pytest.mark.parametrize("kind", ["gres-conf", "nccl-env", "rankfile", "numactl", "nccl-topo"])
 def test_each_file_says_from_which_facts(recording: Path, kind: str) -> None:
     ran = run(emit, kind, recording)

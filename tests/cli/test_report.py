@@ -125,6 +125,12 @@ def test_pasted_matrix_from_a_file_and_from_standard_input(tmp_path):
     assert first["host"]["missing"]["kernel_release"].startswith("not_recorded")
 
 
+def test_a_width_below_nothing_is_refused():
+    result = run("check", "--width", "-3")
+    assert result.returncode == 2
+    assert b"--width" in result.stderr
+
+
 def test_p2p_tables_alone_tell_no_road(tmp_path):
     path = tmp_path / "m.txt"
     path.write_text(" \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n")
