@@ -125,6 +125,16 @@ def test_pasted_matrix_from_a_file_and_from_standard_input(tmp_path):
     assert first["host"]["missing"]["kernel_release"].startswith("not_recorded")
 
 
+def test_a_matrix_without_nvlink_says_that_it_hides_it(tmp_path):
+    legend = "".join(f"  {w} = x\n" for w in ("X  ", "SYS", "NODE", "PHB", "PXB", "PIX"))
+    pasted = " \tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1\tPIX\t X \n\nLegend:\n\n"
+    result = run("report", "--smi-topo", "-", stdin=(pasted + legend).encode())
+    assert result.returncode == 0
+    assert b"leaves NVLink out" in result.stderr
+    result = run("report", "--smi-topo", "-", stdin=(pasted + legend + "  NV# = x\n").encode())
+    assert result.stderr == b""
+
+
 def test_a_width_below_nothing_is_refused():
     result = run("check", "--width", "-3")
     assert result.returncode == 2

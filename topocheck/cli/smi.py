@@ -46,6 +46,9 @@ def smi_report(path: Path, format_: str, style: Style) -> str:
         raise InputError(f"{name}: {e}") from e
     for w in matrix.warnings:
         print(f"topocheck: {name}: {w}", file=sys.stderr)
+    if matrix.kind == "mp":
+        hides = "nvidia-smi topo -mp leaves NVLink out: whether these GPUs have NVLinks cannot be told from it (use -m)"
+        print(f"topocheck: {name}: {hides}", file=sys.stderr)
     result = report_of(matrix, name)
     if format_ == "json":
         from topocheck.render import document
@@ -60,10 +63,10 @@ def smi_report(path: Path, format_: str, style: Style) -> str:
     return report_text(result, SECTIONS, style)
 
 
-def _road(topology: Topology, a: str, b: str) -> str:
-    """Return nvlink or pcie where the matrix tells the path of a pair; unknown where only P2P tables were pasted."""
+def _road(topology: Topology, kind: str, a: str, b: str) -> str:
+    """Return nvlink or pcie where an -m matrix tells the path of a pair; P2P tables alone and -mp do not."""
     path = next((p for p in topology.paths if (p.from_, p.to) == (a, b)), None)
-    if path is None or not known(path.class_):
+    if path is None or kind != "m" or not known(path.class_):
         return "unknown"
     return "nvlink" if path.nvlinks else "pcie"
 
@@ -76,7 +79,7 @@ def report_of(matrix: SmiMatrix, name: str) -> Report:
     verdicts = []
     for (a, b), codes in sorted(p2p_codes(matrix).items()):
         verdict, steps = p2p_reasons(codes)
-        road = "none" if verdict.value == "no" else _road(topology, a, b)
+        road = "none" if verdict.value == "no" else _road(topology, matrix.kind, a, b)
         verdicts.append(P2pVerdict(from_=a, to=b, from_label=a, to_label=b, verdict=verdict, road=road, reasons=steps))
     return Report(
         node=msgspec.structs.replace(read_node(Host(RecordedBackend({}), source)), probes=()),
