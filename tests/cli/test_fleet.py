@@ -210,6 +210,17 @@ def test_diff_is_0_or_1(tmp_path: Path) -> None:
     assert _diff(a, tmp_path / "none.json").code == 2
 
 
+def test_what_only_root_sees_is_no_difference(tmp_path: Path) -> None:
+    root = write_snapshot(tmp_path / "root", "l40s_x8", system={"root": True})
+    user = write_snapshot(tmp_path / "user", "l40s_x8", system={"root": False})
+    for a, b in ((root, user), (user, root)):
+        ran = _diff(a, b)
+        assert ran.code == 3
+        assert ran.out.startswith("0 differences between")
+        assert "could not be compared" in ran.out
+        assert "max_payload_bytes" in ran.out
+
+
 def test_diff_of_one_node_tells_a_replaced_gpu(tmp_path: Path) -> None:
     def at(name: str, uuid: str) -> Path:
         card = gpu("0000:18:00.0", uuid=uuid)

@@ -32,7 +32,8 @@ def diff(
     """Tell in what B differs from A: hardware, wiring, firmware, driver, software, settings.
 
     What differs between healthy nodes of one kind (identifiers, clocks, idle link speeds, counters) is left out.
-    Exits 0 where nothing differs, 1 where something does, 2 where a file cannot be read.
+    Exits 0 where nothing differs, 1 where something does, 2 where a file cannot be read, 3 where nothing is seen to
+    differ and one of the two does not tell all that the other does (a look without root beside one with it).
     """
     import msgspec
 
@@ -51,8 +52,10 @@ def diff(
         names = (b.name, a.name) if a.name != b.name else (str(second or "this machine"), str(first))
         text = diff_text(found, *names, common.style(output, no_color, width))
     common.emit(text, output)
-    if found:
+    if any(d.told for d in found):
         raise typer.Exit(common.EXIT_FAILED)
+    if found:
+        raise typer.Exit(common.EXIT_UNKNOWN)
 
 
 def _here() -> NodeFacts:

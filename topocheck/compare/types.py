@@ -86,7 +86,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         value: what this node has; `missing` or `extra` for a whole device.
         usual: what the others have.
         share: part of the compared nodes that have `usual`, 0 to 1.
-        told: False where the value of this node could not be known, so that it may be equal after all.
+        told: False where one of the two values could not be known, so that they may be equal after all.
         path: where the value stands in the node's JSON report.
         source: the file or call of the machine behind it.
     """

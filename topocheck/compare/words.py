@@ -72,7 +72,7 @@ def difference(
     kind = kind_of(slot)
     known = {**reference, **{mapping.get(s, s): a for s, a in addresses.items()}}
     field = KINDS[kind][i] if i != WHOLE else Field(kind if kind != "pci" else "device", "hardware")
-    told = not (isinstance(value, str) and value.startswith(UNKNOWN))
+    told = not any(isinstance(v, str) and v.startswith(UNKNOWN) for v in (value, usual))
     return Difference(
         section=field.section,
         device=place(slot, known),

@@ -190,11 +190,13 @@ def diff_text(differences: Sequence[Difference], mine: str, reference: str, styl
     if not differences:
         page.line(f"{mine} is like {reference}: same hardware, wiring, firmware, driver, software and settings.")
         return page.render()
-    page.line((f"{plural(len(differences), 'difference')} between {reference} (first) and {mine} (second)", "bold"))
+    real = [d for d in differences if d.told]
+    page.line((f"{plural(len(real), 'difference')} between {reference} (first) and {mine} (second)", "bold"))
     section = ""
-    for d in together(differences):
-        if d.section != section:
-            section = d.section
+    for d in (*together(real), *together([d for d in differences if not d.told])):
+        heading = d.section if d.told else "could not be compared: one of the two does not tell"
+        if heading != section:
+            section = heading
             page.heading(section)
         page.text(f"{d.device}: {d.field}", style="" if d.told else "magenta", hang=2)
         page.text(f"{d.usual} -> {d.value}", indent=6, hang=3)
