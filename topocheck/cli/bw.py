@@ -139,7 +139,7 @@ def bw(
         allocator=common.choose(allocator, ("torch", "nccl"), "--allocator"),
     )
     old = kept.load(baseline) if baseline else None
-    policy = bw_options.policy(policy_file)
+    policy = None if policy_file is None else common.load_policy(policy_file)
     training = bw_options.training(gradients, backward)
     try:
         world = launchers.detect_here()

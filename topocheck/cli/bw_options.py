@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -56,20 +55,6 @@ def options(
         sizes_bytes=parsed,
         **rest,  # type: ignore[arg-type]
     )
-
-
-def policy(path: Path | None) -> Policy | None:
-    """Return the policy in a file; None for no file.
-
-    Raises:
-        InputError: it cannot be used.
-    """
-    if path is None:
-        return None
-    from topocheck.checks import threshold_names
-    from topocheck.policy.load import load
-
-    return load(path, threshold_names())
 
 
 def training(gradients: str | None, backward_s: float) -> tuple[float, float] | None:

@@ -107,15 +107,14 @@ def read_policy(asked: Asked, told: Told) -> Policy:
     Raises:
         PolicyError: it cannot be used, and the run is not lenient.
     """
-    from topocheck.checks import threshold_names
-    from topocheck.policy.load import PolicyError, find, load
+    from topocheck.policy.load import PolicyError, find
     from topocheck.policy.types import Policy
 
     path = find(asked.policy_file, os.environ)
     policy = Policy()
     if path is not None:
         try:
-            policy = load(path, threshold_names())
+            policy = common.load_policy(path)
         except PolicyError as e:
             if not asked.lenient:
                 raise

@@ -12,6 +12,7 @@ from topocheck.host.base import Answer, Host, RecordedBackend
 from topocheck.model.base import InputError
 
 if TYPE_CHECKING:
+    from topocheck.policy.types import Policy
     from topocheck.render.page import Style
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
@@ -55,6 +56,19 @@ def open_host(recording: Path | None, *, cross_check: bool = False, budget_s: fl
     """
     answers = read_answers(recording, cross_check=cross_check, budget_s=budget_s)
     return Host(RecordedBackend(answers), "live" if recording is None else recording.name)
+
+
+def load_policy(path: Path) -> Policy:
+    """Return the policy in a file, its names held against all checks, thresholds and probes there are.
+
+    Raises:
+        PolicyError: it cannot be used.
+    """
+    from topocheck.checks import threshold_names
+    from topocheck.policy.load import load
+    from topocheck.probes.registry import PROBE_NAMES
+
+    return load(path, threshold_names(), PROBE_NAMES)
 
 
 def emit(text: str, output: Path | None = None) -> None:

@@ -49,12 +49,7 @@ def fleet(
     from topocheck.compare.judge import judge
 
     common.choose(format_, FORMATS, "--format")
-    judged_by = None
-    if policy is not None:
-        from topocheck.checks import all_checks
-        from topocheck.policy.load import load
-
-        judged_by = load(policy, [c.id for c in all_checks()])
+    judged_by = None if policy is None else common.load_policy(policy)
     now, bad = read_all(find_files([_path(p) for p in paths]), processes=processes, policy=judged_by)
     if not now.entries:
         why = f"; the first: {bad[0].file}: {bad[0].why}" if bad else ""

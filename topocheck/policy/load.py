@@ -14,12 +14,10 @@ import msgspec
 
 from topocheck.model.base import InputError
 from topocheck.policy.types import Policy
-from topocheck.probes.registry import OPTIONAL_PROBES, PROBES
 
 SITE_FILE = Path("/etc/topocheck/policy.toml")
 VARIABLE = "TOPOCHECK_POLICY"
 MAX_BYTES = 1 << 20
-PROBE_NAMES = tuple(p.name for p in (*PROBES, *OPTIONAL_PROBES))
 SEVERITIES = ("note", "warn", "fail")
 
 
@@ -36,13 +34,14 @@ def find(option: Path | None, environ: Mapping[str, str]) -> Path | None:
     return SITE_FILE if SITE_FILE.exists() else None
 
 
-def load(path: Path, check_ids: Iterable[str] | Mapping[str, Sequence[str]]) -> Policy:
+def load(path: Path, check_ids: Iterable[str] | Mapping[str, Sequence[str]], probe_names: Sequence[str] = ()) -> Policy:
     """Read a policy.
 
     Args:
         path: the TOML file.
         check_ids: all ids there are, so that a misspelt one is told; as a mapping, each with the names of its
             thresholds, so that a misspelt one of these is told too.
+        probe_names: all probes there are, so that a misspelt one in `require_probes` is told; none: not looked at.
 
     Raises:
         PolicyError: it cannot be read, is no TOML, or holds a name or value that means nothing.
@@ -59,10 +58,15 @@ def load(path: Path, check_ids: Iterable[str] | Mapping[str, Sequence[str]]) -> 
         raise PolicyError(f"policy {str(path)!r}: cannot be read: {e}") from e
     if len(data) > MAX_BYTES:
         raise PolicyError(f"policy {path}: larger than {MAX_BYTES >> 20} MiB; expected a short TOML file")
-    return parse(data, str(path), check_ids)
+    return parse(data, str(path), check_ids, probe_names)
 
 
-def parse(data: bytes, name: str, check_ids: Iterable[str] | Mapping[str, Sequence[str]]) -> Policy:
+def parse(
+    data: bytes,
+    name: str,
+    check_ids: Iterable[str] | Mapping[str, Sequence[str]],
+    probe_names: Sequence[str] = (),
+) -> Policy:
     """Return the policy that TOML text states; `name` is its file for messages.
 
     Raises:
@@ -86,6 +90,8 @@ def parse(data: bytes, name: str, check_ids: Iterable[str] | Mapping[str, Sequen
         raise PolicyError(f"policy {name}: {e}") from e
     _check_names(policy, name, list(check_ids))
     _check_values(policy, name)
+    if probe_names:
+        _check_probes(policy, name, probe_names)
     if isinstance(check_ids, Mapping):
         _check_thresholds(policy, name, check_ids)
     return policy
@@ -110,10 +116,13 @@ def _check_values(policy: Policy, name: str) -> None:
         value = getattr(policy.expect, field)
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             raise PolicyError(f"policy {name}: expect.{field} is {value}; expected a number from 0")
+
+
+def _check_probes(policy: Policy, name: str, names: Sequence[str]) -> None:
     for probe in policy.require_probes:
-        if probe not in PROBE_NAMES:
-            near = difflib.get_close_matches(probe, PROBE_NAMES, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PROBE_NAMES)}"
+        if probe not in names:
+            near = difflib.get_close_matches(probe, names, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
             raise PolicyError(f"policy {name}: require_probes: there is no probe {probe!r}; {hint}")
 
 

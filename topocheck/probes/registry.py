@@ -54,3 +54,4 @@ PROBES = (
     Probe(name="programs", function="software:read_commands", group="commands", deadline_s=4.0),
 )
 OPTIONAL_PROBES = (Probe(name="smi_topo", function="smi_topo:read", group="commands", deadline_s=20.0),)
+PROBE_NAMES = tuple(p.name for p in (*PROBES, *OPTIONAL_PROBES))
