@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from topocheck.host import early
 
-from topocheck.host.base import Answer
-from topocheck.probes.registry import OPTIONAL_PROBES, PROBES, Probe
-
+TYPE_CHECKING = False  # not from typing: loading it costs milliseconds before the driver is asked
 if TYPE_CHECKING:
+    from topocheck.host.base import Answer
     from topocheck.host.gather import Gathering
+    from topocheck.probes.registry import Probe
 
 BUDGET_S = 20.0
 
@@ -16,11 +16,33 @@ _begun: dict[bool, Gathering] = {}
 """A gathering that `begin` started, by whether it asks for the cross-check; the next `ask_machine` takes it over."""
 
 
+_DRIVER = "nvml"
+"""The group whose child is started before anything else."""
+
+
 def begin(*, cross_check: bool) -> None:
-    """Start asking now, for an `ask_machine` that is sure to come: before the command line is even loaded."""
+    """Start asking now, for an `ask_machine` that is sure to come: before this program is even loaded.
+
+    What this module imports itself costs a millisecond; keep it so.
+    """
+    try:
+        started = early.piped(lambda pipe: early.fork(_ask_driver, pipe)) if early.fork_is_safe() else None
+    except OSError:  # no process to be had: the ordinary start meets it again, and tells it
+        started = None
+    from topocheck.host.child import Child
     from topocheck.host.gather import Gathering
 
-    _begun[cross_check] = Gathering(_probes(cross_check), BUDGET_S)
+    children = {_DRIVER: Child.adopt(*started)} if started else {}
+    _begun[cross_check] = Gathering(_probes(cross_check), BUDGET_S, early=children)
+
+
+def _ask_driver(pipe: int) -> None:
+    """Body of the early child: load what it needs while NVML starts, then work as any child of its group."""
+    early.start_nvml()
+    from topocheck.host.live import LiveBackend
+    from topocheck.host.worker import Job, run_job
+
+    run_job(Job([p for p in _probes(False) if p.group == _DRIVER], LiveBackend, {}, {}, BUDGET_S), pipe)
 
 
 def abandon() -> None:
@@ -47,6 +69,8 @@ def ask_machine(*, cross_check: bool = False, budget_s: float = BUDGET_S) -> dic
 
 
 def _probes(cross_check: bool) -> tuple[Probe, ...]:
+    from topocheck.probes.registry import OPTIONAL_PROBES, PROBES
+
     return PROBES + (OPTIONAL_PROBES if cross_check else ())
 
 
@@ -60,5 +84,5 @@ def _load_rooms() -> None:
     from topocheck.topology import build  # noqa: F401
 
     static_checks()
-    for p in PROBES:
-        p.load()
+    for probe in _probes(False):
+        probe.load()

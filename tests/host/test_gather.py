@@ -183,7 +183,7 @@ def test_no_process_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "fork", refuse)
     # The test's own process may have threads (pytest-xdist), in which case a fresh interpreter would be started.
-    monkeypatch.setattr("topocheck.host.child._fork_is_safe", lambda: True)
+    monkeypatch.setattr("topocheck.host.child.fork_is_safe", lambda: True)
     said = status("letters", gather([LETTERS], 60, SickBackend()))
     assert said.state == "failed"
     assert "cannot start a process" in said.detail

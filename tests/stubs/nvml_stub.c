@@ -8,12 +8,15 @@
  *   NVML_STUB_CRASH   function, or function:index, that ends the process with SIGSEGV
  *   NVML_STUB_LOST    indices, comma separated, whose handle answers GPU_IS_LOST
  *   NVML_STUB_FELL    index whose calls answer GPU_IS_LOST from nvmlDeviceGetMemoryInfo on
+ *   NVML_STUB_ONCE    file: the process that finds it absent makes it, and ends with SIGSEGV while it loads this library
+ *   NVML_STUB_ENDLESS file: likewise, but loading never ends
  *   NVML_STUB_DENIED  function that answers NO_PERMISSION
  * Compiled with -DOLD_DRIVER it lacks the functions that a driver of 2018 lacks.
  *
  * The forms of functions and structs are those of NVIDIA's public nvml.h. The values are those of an SXM5 H100 in a
  * guest: 18 active NVLinks of 26562 MB/s to switches whose addresses the hypervisor masks.
  */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +56,23 @@ static int listed(const char *list, int index) {
         p++;
     }
     return 0;
+}
+
+/* Make the file that `name` names; return whether this process is the one that made it. */
+static int first_of(const char *name) {
+    const char *path = setting(name);
+    int fd = *path ? open(path, O_CREAT | O_EXCL | O_WRONLY, 0600) : -1;
+    if (fd >= 0) close(fd);
+    return fd >= 0;
+}
+
+__attribute__((constructor)) static void loaded(void) {
+    if (first_of("NVML_STUB_ONCE")) {
+        signal(SIGSEGV, SIG_DFL);
+        raise(SIGSEGV);
+    }
+    if (first_of("NVML_STUB_ENDLESS"))
+        for (;;) pause();
 }
 
 static int fell;

@@ -6,12 +6,11 @@ import errno
 import gc
 import importlib
 import sys
-from typing import TYPE_CHECKING
 
 import topocheck
 from topocheck import asking
-from topocheck.model.base import InputError
 
+TYPE_CHECKING = False  # not from typing: loading it costs milliseconds before the driver is asked
 if TYPE_CHECKING:
     import typer
 
@@ -112,10 +111,22 @@ def main() -> None:
     """Run the command line; every error a user can cause ends in one line and exit code 2."""
     # A command lives for a moment and makes few cycles; looking for them costs a tenth of a report.
     gc.disable()
-    first = sys.argv[1] if len(sys.argv) > 1 else ""
-    if asks := _asks_the_machine(sys.argv[1:]):
-        # The driver takes longer to answer than typer to load: it is asked first.
-        asking.begin(cross_check="--cross-check" in sys.argv)
+    try:
+        if _asks_the_machine(sys.argv[1:]):
+            # The driver takes as long to answer as everything here to load: it is asked first.
+            asking.begin(cross_check="--cross-check" in sys.argv)
+        _run(sys.argv[1] if len(sys.argv) > 1 else "")
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        asking.abandon()
+        # Python looks for cycles once more before it ends, in everything it ever loaded: spare it that.
+        gc.freeze()
+
+
+def _run(first: str) -> None:
+    from topocheck.model.base import InputError
+
     try:
         make_app(first if first in COMMANDS else None)()
     except InputError as e:
@@ -131,8 +142,3 @@ def main() -> None:
         _silence()
         print(f"topocheck: standard output cannot be written: {e.strerror}", file=sys.stderr)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    finally:
-        if asks:
-            asking.abandon()

@@ -7,17 +7,17 @@ import os
 import pickle
 import signal
 import sys
-import threading
 import time
+from functools import partial
 
 import msgspec
 
-from topocheck.host.worker import JOB_FD, PIPE_FD, Job, child_main
+from topocheck.host.early import fork, fork_is_safe, piped
+from topocheck.host.worker import JOB_FD, PIPE_FD, Job, run_job
 
 _left: set[int] = set()
 """Children not yet waited for."""
 _PATIENCE_S = 0.5
-_FORK_UNSAFE = ("torch", "pynvml", "cuda.bindings", "cupy")
 
 
 class Child(msgspec.Struct):
@@ -34,38 +34,15 @@ class Child(msgspec.Struct):
             OSError: no process or pipe can be had.
             Exception: the job cannot be pickled (fresh interpreter only).
         """
-        ours, theirs = os.pipe2(os.O_CLOEXEC)
-        try:
-            os.set_blocking(ours, False)
-            pid = _fork(job, theirs) if _fork_is_safe() else _spawn(job, theirs)
-        except BaseException:
-            os.close(ours)
-            raise
-        finally:
-            os.close(theirs)
+        if fork_is_safe():
+            return cls.adopt(*piped(partial(fork, partial(run_job, job))))
+        return cls.adopt(*piped(partial(_spawn, job)))
+
+    @classmethod
+    def adopt(cls, pid: int, pipe: int) -> Child:
+        """Take over a child that was started elsewhere, with the reading end of its pipe."""
         _left.add(pid)
-        return cls(pid, ours)
-
-
-def _fork_is_safe() -> bool:
-    """Tell whether this process has one thread and no library that does not survive a fork.
-
-    A lock that another thread holds at the moment of the fork is held for ever in the child.
-    """
-    if not sys.executable:
-        return True
-    try:
-        threads = len(os.listdir("/proc/self/task"))
-    except OSError:  # no /proc here: threads that Python did not start cannot be seen
-        threads = threading.active_count()
-    return threads == 1 and not any(m in sys.modules for m in _FORK_UNSAFE)
-
-
-def _fork(job: Job, pipe: int) -> int:
-    pid = os.fork()
-    if pid == 0:
-        child_main(job, pipe)
-    return pid
+        return cls(pid, pipe)
 
 
 def _spawn(job: Job, pipe: int) -> int:

@@ -31,10 +31,18 @@ _STRIKES = 2
 
 
 class Gathering:
-    """Probes that run in their children, from the moment this is made until `finish` or `stop`."""
+    """Probes that run in their children, from the moment this is made until `finish` or `stop`.
+
+    Attributes:
+        early: group -> a child that already does the group's job, started before this was even loaded.
+    """
 
     def __init__(
-        self, probes: Iterable[Probe], budget_s: float, make_backend: Callable[[], Backend] = LiveBackend
+        self,
+        probes: Iterable[Probe],
+        budget_s: float,
+        make_backend: Callable[[], Backend] = LiveBackend,
+        early: Mapping[str, Child] | None = None,
     ) -> None:
         self.answers: dict[str, Answer] = {key("now", ()): time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         self.began = time.monotonic()
@@ -48,7 +56,7 @@ class Gathering:
         self.selector = selectors.DefaultSelector()
         try:
             for group in self.groups:
-                group.start(self.selector)
+                group.start(self.selector, (early or {}).get(group.todo[0].group))
         except BaseException:
             self.stop()
             raise
@@ -132,6 +140,8 @@ class _Group:
         self.restarts = 0
         self.hung = ""
         self.child: Child | None = None
+        # An early child that was lost before its first question told nothing: all is asked again in a new one.
+        self.early = False
         self.deadline = end
         self.asking = ""
         self.asked = self.began = 0.0
@@ -140,22 +150,26 @@ class _Group:
         self.selector: selectors.BaseSelector | None = None
         self.spent_ms = 0.0
 
-    def start(self, selector: selectors.BaseSelector) -> None:
-        """Start a child for what is still to do."""
+    def start(self, selector: selectors.BaseSelector, early: Child | None = None) -> None:
+        """Start a child for what is still to do, or take over the `early` one that does it."""
         self.selector = selector
         if not self.todo:
             return
-        job = Job(self.todo, self.make_backend, self.own, self.given_up, max(0.0, self.end - time.monotonic()))
+        self.early = early is not None
         try:
-            self.child = Child.start(job)
+            self.child = early or Child.start(self._job())
         except Exception as e:  # noqa: BLE001 - no process to be had, or a job that cannot be sent: say so, go on
             self._finish_rest("failed", f"cannot start a process: {e}")
             return
         self.buffer.clear()
         self.asking = ""
         self.began = time.monotonic()
-        self.deadline = min(self.end, self.began + _STARTUP_S + self.todo[0].deadline_s)
+        patience = _STARTUP_S if self.early else _STARTUP_S + self.todo[0].deadline_s
+        self.deadline = min(self.end, self.began + patience)
         selector.register(self.child.pipe, selectors.EVENT_READ, self)
+
+    def _job(self) -> Job:
+        return Job(self.todo, self.make_backend, self.own, self.given_up, max(0.0, self.end - time.monotonic()))
 
     def pump(self) -> None:
         """Take in what the child has sent so far."""
@@ -184,6 +198,7 @@ class _Group:
     def _frame(self, frame: list[Any]) -> None:
         word, *rest = frame
         if word == "ask":
+            self.early = False
             self.asking = rest[0]
             self.asked = time.monotonic()
         elif word == "answer":
@@ -239,7 +254,7 @@ class _Group:
             self.hung = f"{question}: {error.detail}"
             self._answer(question, error)
             self._strike(question, error)
-        elif self.todo:
+        elif self.todo and not self.early:
             # Between two questions it is the probe's own work that hung or crashed: nothing else to leave out.
             self._finish(self.todo.pop(0), "timed_out" if error.reason is Reason.TIMED_OUT else "failed", error.detail)
         self.restarts += 1

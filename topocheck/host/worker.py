@@ -8,18 +8,18 @@ child that nobody can kill holds nothing that anybody waits for.
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import signal
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 
 from topocheck.host.base import Answer, Backend, Host, HostError, key
+from topocheck.host.early import detach
 from topocheck.host.plain import plain, plain_text
 from topocheck.model.base import Reason
 
@@ -32,7 +32,7 @@ class Probe(Protocol):
 
     Attributes:
         name: unique name (`pci`).
-        group: probes of one group share a child: files, nvml, cuda, commands.
+        group: probes of one group share a child.
         deadline_s: after this long without being done, the question being asked counts as hung.
     """
 
@@ -151,7 +151,8 @@ CRASHED = "the process that asked it crashed"
 
 
 def run_job(job: Job, pipe: int) -> None:
-    """Run the probes, streaming into `pipe`. Ends the process when the parent is gone."""
+    """Run the probes, streaming into `pipe`. Ends the process when the parent is gone, or cannot be waiting."""
+    job.alarm()
     encoder = msgspec.msgpack.Encoder()
     backend = job.make_backend()
     end = time.monotonic() + 0.9 * job.left_s
@@ -185,46 +186,6 @@ def run_job(job: Job, pipe: int) -> None:
     send(["done"])
 
 
-def _open_files() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc/self/fd")]
-    except OSError:  # no /proc here
-        return list(range(1024))
-
-
-def detach(keep: Sequence[int]) -> None:
-    """Let go of everything of the parent: its standard streams, its open files, its session."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    for fd in _open_files():
-        if fd > 2 and fd not in keep:
-            try:
-                os.close(fd)
-            except OSError:  # not open: the descriptor that listed the folder
-                continue
-    try:
-        os.setsid()
-    except OSError:  # already leads a session
-        return
-
-
-def child_main(job: Job, pipe: int) -> None:
-    """Body of a forked child; never returns."""
-    status = 1
-    try:
-        gc.freeze()  # so that no file object of the parent is closed here under a number that is now ours
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-            signal.signal(number, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
-        job.alarm()
-        detach([pipe])
-        run_job(job, pipe)
-        status = 0
-    finally:
-        os._exit(status)
-
-
 def spawned_main() -> None:
     """Body of a child that is a fresh interpreter: the job lies in a file, the pipe is open."""
     detach([PIPE_FD, JOB_FD])
@@ -232,6 +193,5 @@ def spawned_main() -> None:
     with os.fdopen(JOB_FD, "rb") as file:
         file.seek(0)
         job = pickle.load(file)
-    job.alarm()
     run_job(job, PIPE_FD)
     os._exit(0)
