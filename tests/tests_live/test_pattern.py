@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
+import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topocheck.tests_live.pattern import BLOCK, Pattern
+from topocheck.tests_live.pattern import BLOCK, Pattern, wipe
 from topocheck.tests_live.rows import parse_size, size_text
 from topocheck.tests_live.stats import is_stable, median, quantile, sample_until_stable, spread
 
@@ -35,6 +38,29 @@ def test_any_flipped_bit_is_found_at_its_place(at: int, bit: int) -> None:
     text = PATTERN.describe_difference(pointer, SIZE)
     assert text.startswith(f"1 of {SIZE} bytes are wrong; the first at offset {at}:")
     assert f"expected 0x{was:02x}, got 0x{was ^ 1 << bit:02x}" in text
+
+
+def test_sharing_among_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, pointer = _buffer()
+    alone = buffer.raw
+    threads: set[int] = set()
+
+    def moved(to: int, source: int, count: int, real: Callable[..., int] = ctypes.memmove) -> int:
+        threads.add(threading.get_ident())
+        return real(to, source, count)
+
+    monkeypatch.setattr("topocheck.tests_live.pattern._SHARE", BLOCK)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(ctypes, "memmove", moved)
+    wipe(pointer, 0x5A, SIZE)
+    assert buffer.raw == b"\x5a" * SIZE + b"\0" * (len(buffer.raw) - SIZE)
+    PATTERN.fill(pointer, SIZE)
+    assert buffer.raw == alone
+    assert len(threads) == 2
+    # Four blocks, two threads: places in the second stretch, then in both.
+    for at in (SIZE - 1, 2 * BLOCK, 2 * BLOCK - 1, 5):
+        buffer[at] = bytes([buffer[at][0] ^ 1])
+        assert PATTERN.first_difference(pointer, SIZE) == at
 
 
 def test_a_block_in_anothers_place_and_an_old_run_are_seen() -> None:

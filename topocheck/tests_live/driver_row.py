@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import msgspec
 
 from topocheck.tests_live.driver_calls import DriverError
 from topocheck.tests_live.measure import Progress, Sample, UnsupportedRowError
-from topocheck.tests_live.pattern import Pattern
+from topocheck.tests_live.pattern import Pattern, wipe
 from topocheck.tests_live.rows import HOST, CopyRow, Transfer
 from topocheck.tests_live.stats import median
 
@@ -110,7 +109,7 @@ class DriverRow:
         call = self.engine.driver.call
         for lane in self.lanes:
             if lane.transfer.destination == HOST:
-                ctypes.memset(lane.destination, CLEARED, self.row.size_bytes)
+                wipe(lane.destination, CLEARED, self.row.size_bytes)
             else:
                 self.engine.current(lane.transfer.destination)
                 call("cuMemsetD8", lane.destination, CLEARED, self.row.size_bytes, about=lane.transfer.destination)
@@ -247,7 +246,7 @@ class DriverRow:
                 from_host = t.source == HOST and not self.row.pageable
                 pointer = lane.source if from_host else self.engine.scratch(self.row, size, self._in_use())
                 self.engine.current(t.destination)
-                ctypes.memset(pointer, 0, size)
+                wipe(pointer, 0, size)
                 call("cuMemcpyDtoH", pointer, lane.destination, size, about=f"read back from {t.destination}")
             wrong = lane.pattern.describe_difference(pointer, size)
             if wrong and t.source == HOST:

@@ -2,19 +2,47 @@
 
 The pattern is a stretch of SHAKE-256 output (so that it cannot be compressed and no two runs or pairs share it). A
 buffer is made of blocks of 2 MiB; block `i` begins at another place of the stretch than its neighbours, so that a block
-that landed in the place of another one is seen too. Comparison is of every byte.
+that landed in the place of another one is seen too. Comparison is of every byte. One core writes and compares no faster
+than a GPU copies, so a few share the work.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 BLOCK = 2 << 20
+THREADS = 8
+"""At most; some eight cores reach the bandwidth of one socket's memory."""
+_SHARE = 16 * BLOCK
+"""Bytes for which another thread is worth its start."""
+
+T = TypeVar("T")
 
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 _memcmp.restype = ctypes.c_int
+
+
+def _shared(size: int, work: Callable[[int, int], T]) -> Iterable[T]:
+    """Call `work(start, end)` for stretches of whole blocks that make up `size` bytes, side by side; in order."""
+    workers = max(1, min(THREADS, len(os.sched_getaffinity(0)), size // _SHARE))
+    step = -(-size // (workers * BLOCK)) * BLOCK
+    stretches = [(start, min(start + step, size)) for start in range(0, size, step)]
+    if len(stretches) < 2:
+        return [work(*s) for s in stretches]
+    # memmove, memset and memcmp let go of the interpreter's lock: ctypes does for every foreign function.
+    with ThreadPoolExecutor(len(stretches)) as pool:
+        return list(pool.map(lambda s: work(*s), stretches))
+
+
+def wipe(pointer: int, value: int, size: int) -> None:
+    """Set `size` bytes of host memory to `value`."""
+    _shared(size, lambda start, end: ctypes.memset(pointer + start, value, end - start))
 
 
 class Pattern:
@@ -30,8 +58,12 @@ class Pattern:
 
     def fill(self, pointer: int, size: int) -> None:
         """Write the pattern to `size` bytes of host memory."""
-        for offset in range(0, size, BLOCK):
-            ctypes.memmove(pointer + offset, self._block(offset // BLOCK), min(BLOCK, size - offset))
+
+        def write(start: int, end: int) -> None:
+            for offset in range(start, end, BLOCK):
+                ctypes.memmove(pointer + offset, self._block(offset // BLOCK), min(BLOCK, end - offset))
+
+        _shared(size, write)
 
     def expected(self, offset: int, count: int) -> bytes:
         """Return `count` bytes of the pattern from `offset`; they must not cross a block."""
@@ -39,11 +71,15 @@ class Pattern:
 
     def first_difference(self, pointer: int, size: int) -> int | None:
         """Compare `size` bytes of host memory with the pattern; return the offset of the first wrong byte."""
-        for offset in range(0, size, BLOCK):
-            count = min(BLOCK, size - offset)
-            if _memcmp(pointer + offset, self._block(offset // BLOCK), count):
-                return offset + _first_in_block(pointer + offset, self._block(offset // BLOCK), count)
-        return None
+
+        def compare(start: int, end: int) -> int | None:
+            for offset in range(start, end, BLOCK):
+                count = min(BLOCK, end - offset)
+                if _memcmp(pointer + offset, self._block(offset // BLOCK), count):
+                    return offset + _first_in_block(pointer + offset, self._block(offset // BLOCK), count)
+            return None
+
+        return next((at for at in _shared(size, compare) if at is not None), None)
 
     def describe_difference(self, pointer: int, size: int) -> str:
         """Return the empty text when `size` bytes equal the pattern, else a sentence about what differs."""
