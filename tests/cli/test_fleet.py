@@ -65,6 +65,33 @@ def test_files_patterns_and_compressed_reports(folder: Path) -> None:
     assert "6 nodes" in run(fleet, folder).out
 
 
+def test_of_several_looks_at_a_node_the_newest_counts(tmp_path: Path) -> None:
+    a, b = gpu("0000:01:00.0", uuid="GPU-a"), gpu("0000:01:00.0", uuid="GPU-b")
+    was = {"id": "a.b", "state": "fail", "subject": "s", "title": "t"}
+    # Named against the order of their times, so that it is not the order of the names that decides.
+    report(tmp_path / "1.json", "n0", taken_at="2026-03-02T00:00:00Z", gpus=[a])
+    report(tmp_path / "2.json", "n0", taken_at="2026-03-01T00:00:00Z", gpus=[a], findings=[was])
+    report(tmp_path / "3.json", "n1", taken_at="2026-03-01T00:00:00Z", gpus=[b])
+    ran = run(fleet, tmp_path)
+    assert ran.code == 0  # the older look's failed check is no news
+    assert "2 nodes, all alike" in ran.out
+    assert f"a newer look at the same node was read: 1 file\n  {tmp_path / '2.json'}" in ran.out
+    assert json.loads(run(fleet, tmp_path, "--format", "json").out)["fleet"]["older_files"] == [
+        str(tmp_path / "2.json")
+    ]
+    assert "2.json" in run(fleet, tmp_path, "--format", "html").out
+
+
+def test_a_name_alone_does_not_make_two_looks_one_node(tmp_path: Path) -> None:
+    for i, uuid in enumerate(("GPU-a", "GPU-b")):
+        report(tmp_path / f"{i}.json", "localhost", gpus=[gpu("0000:01:00.0", uuid=uuid)])
+    report(tmp_path / "2.json", "localhost")
+    report(tmp_path / "3.json", "localhost")
+    out = run(fleet, tmp_path).out
+    assert "4 nodes" in out
+    assert "newer look" not in out
+
+
 def test_one_bad_file_is_told_and_skipped(folder: Path) -> None:
     bad = {
         "not_json.json": b"hello",

@@ -16,6 +16,7 @@ from topocheck.checks.settings import (
     values,
 )
 from topocheck.checks.subjects import listed
+from topocheck.gpudirect.types import P2pVerdict
 from topocheck.knowledge.nccl_values import judge_setting
 from topocheck.model.base import Finding, State, Verdict, small_number
 from topocheck.model.system import Setting
@@ -32,15 +33,21 @@ class Loss(msgspec.Struct, frozen=True):
     cost: str = ""
 
 
+def _of_pairs(c: Context, some: list[P2pVerdict]) -> str:
+    """Return `27 of 28 GPU pairs here`; the two ways of a pair count once."""
+    n, of = (len({frozenset((v.from_, v.to)) for v in verdicts}) for verdicts in (some, c.gpudirect.p2p))
+    return f"{n} of {of} GPU pairs here"
+
+
 def _peers(c: Context) -> Loss | None:
     yes = [v for v in c.gpudirect.p2p if v.verdict is Verdict.YES]
     some = [v for v in c.gpudirect.p2p if v.verdict is Verdict.DEGRADED]
     open_ = [v for v in c.gpudirect.p2p if v.verdict is Verdict.UNKNOWN]
     if yes:
         roads = " and ".join(sorted({{"nvlink": "NVLink", "pcie": "PCIe"}.get(v.road, v.road) for v in yes}))
-        return Loss(State.WARN, f"{len(yes)} GPU pairs here have peer access over {roads}")
+        return Loss(State.WARN, f"{_of_pairs(c, yes)} have peer access over {roads}")
     if some:
-        return Loss(State.NOTE, f"{len(some)} GPU pairs have peer access with doubts; the setting may be meant")
+        return Loss(State.NOTE, f"{_of_pairs(c, some)} have peer access with doubts; the setting may be meant")
     return Loss(State.NOTE, "whether GPUs here have peer access is not known") if open_ else None
 
 
@@ -49,7 +56,7 @@ def _shared_memory(c: Context) -> Loss | None:
         return None
     without = [v for v in c.gpudirect.p2p if v.verdict is not Verdict.YES]
     if without:
-        return Loss(State.WARN, f"{len(without)} GPU pairs here have no sure peer access and need shared memory")
+        return Loss(State.WARN, f"{_of_pairs(c, without)} have no sure peer access and need shared memory")
     return Loss(State.NOTE, "every GPU pair here has peer access, so little is lost")
 
 

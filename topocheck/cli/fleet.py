@@ -54,12 +54,13 @@ def fleet(
     if not now.entries:
         why = f"; the first: {bad[0].file}: {bad[0].why}" if bad else ""
         raise InputError(f"no report or snapshot could be read{why}")
+    now, older = now.latest()
     changed = None
     if against is not None:
         before, bad_before = read_all(find_files([_path(against)]), processes=processes, policy=judged_by)
         bad += bad_before
-        changed = changes(now, before)
-    result = judge(now, bad, changed)
+        changed = changes(now, before.latest()[0])
+    result = judge(now, bad, changed, older)
     common.emit(_rendered(result, format_, output, no_color, width, all_), output)
     if code := exit_code(result, strict=strict):
         raise typer.Exit(code)

@@ -108,6 +108,36 @@ class Collection:
         """Return the devices of a fingerprint."""
         return unpack(self.devices[fingerprint])
 
+    def latest(self) -> tuple[Collection, tuple[str, ...]]:
+        """Return only the newest look at each node, and the files of the older ones.
+
+        Two looks are at one node where the name is the same and a UUID or GUID too; a name alone does not tell, nor
+        do identifiers that were replaced when the recording was saved.
+        """
+        by_name: dict[str, list[int]] = {}
+        for i, e in enumerate(self.entries):
+            by_name.setdefault(e.name, []).append(i)
+        older: set[int] = set()
+        for positions in by_name.values():
+            seen: set[str] = set()
+            for i in sorted(positions, key=lambda i: (self.entries[i].taken_at, i), reverse=True):
+                mine = set(self.entries[i].identifiers.values())
+                if mine & seen:
+                    older.add(i)
+                seen |= mine
+        if not older:
+            return self, ()
+        new = Collection()
+        moved = {}
+        for i, e in enumerate(self.entries):
+            if i not in older:
+                moved[i] = len(new.entries)
+                new.entries.append(e)
+        new.devices = self.devices
+        kept = {f: [moved[i] for i in at if i in moved] for f, at in self.findings.items()}
+        new.findings = {f: at for f, at in kept.items() if at}
+        return new, tuple(sorted(self.entries[i].file for i in older))
+
     def names(self) -> list[str]:
         """Return a name for each node, in the order of `entries`; names that come twice get their file beside them."""
         seen = Counter(e.name for e in self.entries)

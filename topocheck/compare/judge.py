@@ -54,13 +54,19 @@ class _Usual(msgspec.Struct, frozen=True):
     share: float
 
 
-def judge(collection: Collection, bad_files: Sequence[BadFile] = (), changes: Sequence[Change] | None = None) -> Fleet:
+def judge(
+    collection: Collection,
+    bad_files: Sequence[BadFile] = (),
+    changes: Sequence[Change] | None = None,
+    older_files: Sequence[str] = (),
+) -> Fleet:
     """Return what many nodes have in common and in what single ones differ.
 
     Args:
         collection: the nodes.
         bad_files: files that could not be used, told on.
         changes: what changed since another look (compare/changes.py), told on.
+        older_files: looks that a newer one of the same node made pointless, told on.
     """
     names = collection.names()
     members = [_Member(i, n, e) for i, (n, e) in enumerate(zip(names, collection.entries, strict=True))]
@@ -83,6 +89,7 @@ def judge(collection: Collection, bad_files: Sequence[BadFile] = (), changes: Se
         findings=_findings(collection, names),
         changes=None if changes is None else tuple(changes),
         bad_files=tuple(sorted(bad_files, key=lambda b: b.file)),
+        older_files=tuple(older_files),
     )
 
 

@@ -182,7 +182,11 @@ class BadFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for many nodes."""
+    """The result for many nodes.
+
+    Attributes:
+        older_files: looks at nodes of which a newer one was given too; they count for nothing.
+    """
 
     nodes: int
     kinds: tuple[Kind, ...] = ()
@@ -193,3 +197,4 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[SharedFinding, ...] = ()
     changes: tuple[Change, ...] | None = None
     bad_files: tuple[BadFile, ...] = ()
+    older_files: tuple[str, ...] = ()

@@ -73,6 +73,11 @@ def fleet_text(fleet: Fleet, style: Style, *, all_: bool = False) -> str:
         for b in fleet.bad_files[:limit]:
             page.text(f"{b.file}: {b.why}", style="magenta", hang=2)
         _rest(len(fleet.bad_files), limit, page)
+    if fleet.older_files:
+        page.heading(f"Left out, a newer look at the same node was read: {plural(len(fleet.older_files), 'file')}")
+        for file in fleet.older_files[:limit]:
+            page.text(file, style="dim", hang=2)
+        _rest(len(fleet.older_files), limit, page)
     return page.render() if style.colour else clean(page.render())
 
 

@@ -66,6 +66,8 @@ details { margin: .2em 0 } .dim { color: #666 }
 {% for b in fleet.bad_files %}
 <tr><td><code>{{ b.file }}</code></td><td>{{ b.why }}</td></tr>{% endfor %}
 </table>{% endif %}
+{% if fleet.older_files %}<h2>Left out, a newer look at the same node was read</h2>
+<p>{% for f in fleet.older_files %}<code>{{ f }}</code> {% endfor %}</p>{% endif %}
 <p class="dim">topocheck {{ version }}</p>
 </body></html>
 """

@@ -40,7 +40,10 @@ class Page:
         self.line((text, "bold"))
 
     def text(self, text: str, indent: int = 2, style: str = "", hang: int = 0) -> None:
-        """Add text wrapped to the width; following lines are indented by `hang` more."""
+        """Add text wrapped to the width; following lines are indented by `hang` more.
+
+        A word longer than a line (a path, a command) stays whole, so that it can be copied.
+        """
         width = max(self.style.width, indent + hang + 20)
         for piece in text.split("\n"):
             wrapped = textwrap.wrap(
@@ -48,7 +51,7 @@ class Page:
                 width,
                 initial_indent=" " * indent,
                 subsequent_indent=" " * (indent + hang),
-                break_long_words=True,
+                break_long_words=False,
                 break_on_hyphens=False,
             )
             for row in wrapped or [""]:
@@ -58,7 +61,7 @@ class Page:
         """Add `name   value`, the value wrapped beside its name."""
         label = f"{' ' * indent}{name}".ljust(indent + column - 1) + " "
         rows = textwrap.wrap(
-            value, max(self.style.width - len(label), 20), break_long_words=True, break_on_hyphens=False
+            value, max(self.style.width - len(label), 20), break_long_words=False, break_on_hyphens=False
         ) or [""]
         self.line((label, "dim"), rows[0])
         for row in rows[1:]:
@@ -73,6 +76,8 @@ class Page:
     ) -> None:
         """Add a table; cells are wrapped where the width is short, those of the widest columns first.
 
+        Words are broken only where the table would not fit otherwise.
+
         Args:
             head: column names; empty for no heading line.
             rows: one sequence of cells a row.
@@ -82,10 +87,13 @@ class Page:
         cells = [[(c, "") if isinstance(c, str) else c for c in r] for r in rows]
         if not cells:
             return
-        widths = [max(len(c) for c in column) for column in zip(*([t for t, _ in r] for r in cells), strict=True)]
-        if head:
-            widths = [max(w, len(h)) for w, h in zip(widths, head, strict=True)]
-        _fit(widths, self.style.width - indent - 2 * (len(widths) - 1))
+        every = [*([list(head)] if head else []), *([t for t, _ in r] for r in cells)]
+        columns = list(zip(*every, strict=True))
+        words = [max((len(w) for text in column for w in text.split()), default=0) for column in columns]
+        widths = [max(map(len, column)) for column in columns]
+        room = self.style.width - indent - 2 * (len(widths) - 1)
+        _fit(widths, room, words)
+        _fit(widths, room, [0] * len(widths))
         if head:
             self._row([(h, "dim") for h in head], widths, indent, right)
         for r in cells:
@@ -114,13 +122,13 @@ class Page:
 _NARROWEST = 8
 
 
-def _fit(widths: list[int], room: int) -> None:
+def _fit(widths: list[int], room: int, least: list[int]) -> None:
     """Narrow the widest columns, one character at a time, until all fit into `room` or none can give more."""
     while sum(widths) > room:
-        widest = max(range(len(widths)), key=widths.__getitem__)
-        if widths[widest] <= _NARROWEST:
+        able = [i for i, w in enumerate(widths) if w > max(least[i], _NARROWEST)]
+        if not able:
             return
-        widths[widest] -= 1
+        widths[max(able, key=widths.__getitem__)] -= 1
 
 
 def _strip(spans: list[Span]) -> list[Span]:

@@ -235,9 +235,9 @@ def _general(text: str, v: V) -> str:
 
 def _pairs(members: Sequence[V]) -> str:
     """Name pairs: all of them where few, else the first and how many."""
-    names = [f"{v.from_label}->{v.to_label}" for v in members]
+    names, way = [f"{v.from_label}->{v.to_label}" for v in members], ""
     both = {(v.from_label, v.to_label) for v in members}
     if all((b, a) in both for a, b in both):
-        names = [f"{a}-{b}" for a, b in dict.fromkeys(tuple(sorted(p)) for p in sorted(both))]
+        names, way = [f"{a}-{b}" for a, b in dict.fromkeys(tuple(sorted(p)) for p in sorted(both))], ", both ways"
     shown = ", ".join(names[:8])
-    return shown if len(names) <= 8 else f"{shown}, ... ({plural(len(names), 'pair')})"
+    return shown if len(names) <= 8 else f"{shown}, ... ({plural(len(names), 'pair')}{way})"

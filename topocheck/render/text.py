@@ -53,7 +53,7 @@ def summary(report: Report, page: Page) -> None:
     if len(topology.gpus) > 1:
         page.pair("GPU wiring", gpu_connection(topology))
     if report.gpudirect.p2p:
-        page.pair("GPUDirect P2P", _verdicts([v.verdict.value for v in report.gpudirect.p2p]))
+        page.pair("GPUDirect P2P", _verdicts([v.verdict.value for v in report.gpudirect.p2p], "ordered pair"))
     if report.gpudirect.rdma:
         near = {(n.gpu, nic) for n in topology.nearest_nics for nic in n.nics}
         nearest = Counter(v.verdict.value for v in report.gpudirect.rdma if (v.from_, v.to) in near)
@@ -162,10 +162,10 @@ def _nics(report: Report) -> str:
     return f"{len(topology.nics)}: {listed}" if listed else str(len(topology.nics))
 
 
-def _verdicts(verdicts: list[str]) -> str:
+def _verdicts(verdicts: list[str], one: str = "pair") -> str:
     counts = Counter(verdicts)
     parts = [f"{v} for {counts[v]}" for v in ("yes", "degraded", "no", "unknown") if counts[v]]
-    return f"{', '.join(parts)} of {plural(len(verdicts), 'pair')}"
+    return f"{', '.join(parts)} of {plural(len(verdicts), one)}"
 
 
 def _device_name(pci: object) -> str:
