@@ -111,6 +111,11 @@ def test_every_rendering_holds_together():
     for width in (60, 80, 120):
         text = scale_text(r, Style(width=width))
         assert "training step, gloo, host memory" in text
+        lines = text.splitlines()
+        assert max(map(len, lines)) <= max(width, 80)
+        if width >= 80:
+            # A bar a row: the two curves have three points and two.
+            assert sum(line.endswith("#") for line in lines) == 3 + 2
     assert json.loads(scale_json(r))["schema_version"] == SCHEMA_VERSION
     lines = list(csv.DictReader(io.StringIO(scale_csv(r))))
     assert {(x["curve"], x["ranks"]) for x in lines} >= {("training step", "4"), ("all_reduce", "2")}

@@ -12,7 +12,7 @@ from topocheck.render.words import plural
 if TYPE_CHECKING:
     from topocheck.tests_live.scale_types import ScalePoint, ScaleReport
 
-_BAR = 30
+_BAR, _SHORTEST_BAR = 30, 8
 HOOKS = {
     "none": "full precision",
     "fp16": "fp16",
@@ -92,21 +92,21 @@ def _curve(page: Page, key: tuple[str, str, str], points: list[ScalePoint]) -> N
     step = key[0] == "training step"
     most = max(p.rate for p in points)
     head = ("ranks", "nodes", "time", points[0].unit, *(("speed-up",) if step else ()), "efficiency", "")
-    rows = []
-    for p in points:
-        bar = "#" * max(1, round(_BAR * p.rate / most))
-        rows.append(
-            (
-                str(p.ranks),
-                "-" if p.nodes is None else str(p.nodes),
-                time_text(p.time_us),
-                rate_text(p.rate),
-                *((("-" if p.speed_up is None else f"{p.speed_up:.2f}"),) if step else ()),
-                "oversubscribed" if p.oversubscribed else share_text(p.efficiency),
-                bar,
-            )
+    rows = [
+        (
+            str(p.ranks),
+            "-" if p.nodes is None else str(p.nodes),
+            time_text(p.time_us),
+            rate_text(p.rate),
+            *((("-" if p.speed_up is None else f"{p.speed_up:.2f}"),) if step else ()),
+            "oversubscribed" if p.oversubscribed else share_text(p.efficiency),
         )
-    page.table(head, rows, right=frozenset(range(len(head) - 2)))
+        for p in points
+    ]
+    taken = 2 + sum(max(map(len, column)) + 2 for column in zip(head[:-1], *rows, strict=True))
+    longest = min(_BAR, max(_SHORTEST_BAR, page.style.width - taken))
+    bars = ["#" * max(1, round(longest * p.rate / most)) for p in points]
+    page.table(head, [(*r, b) for r, b in zip(rows, bars, strict=True)], right=frozenset(range(len(head) - 2)))
     if any(p.oversubscribed for p in points):
         page.text("more ranks than cores: they wait for each other's core, so no efficiency is claimed", style="dim")
     if not step:
@@ -127,7 +127,7 @@ def _training(page: Page, report: ScaleReport) -> None:
         shown = "n/a" if t.step_us is None and t.why else time_text(t.step_us)
         rows.append((name, t.device, str(t.ranks), how, shown, ratio, error, accuracy))
     page.table(
-        ("backend", "memory", "ranks", "gradients", "step", "x full", "gradient error", "digits right"),
+        ("backend", "memory", "ranks", "gradients", "step", "x full", "error", "digits"),
         rows,
         right=frozenset((2, 4, 5, 6, 7)),
     )

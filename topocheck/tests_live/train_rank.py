@@ -13,7 +13,7 @@ from topocheck.tests_live.collectives import Rank, RankJob
 from topocheck.tests_live.stats import median, spread
 from topocheck.tests_live.train_digits import DigitsError, learn, network
 from topocheck.tests_live.train_patterns import RUN
-from topocheck.tests_live.train_step import WARM_STEPS, Stepper, UnsupportedHookError, wrap
+from topocheck.tests_live.train_step import WARM_STEPS, Stepper, UnsupportedHookError, why_not, wrap
 from topocheck.tests_live.train_types import HOOK_NAMES, TrainRow
 
 SLOW_S = 1.0
@@ -61,7 +61,7 @@ class TrainRank(Rank):
             raise error
         if self.rank == 0:
             what = f"{row.backend}, {row.device}" + (f", {HOOK_NAMES[row.hook]}" if row.hook != "none" else "")
-            self.events.send("unsupported", row=row.id, id=row.id, reason=f"{what}: {text}")
+            self.events.send("unsupported", row=row.id, id=row.id, reason=f"{what}: {why_not(row, text)}")
 
     def _row(self, row: TrainRow, group: Any, control: Any) -> None:
         device = self.device if row.device == "gpu" else self.torch.device("cpu")

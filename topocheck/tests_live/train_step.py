@@ -65,6 +65,17 @@ def add_hook(ddp: Any, hook: str, group: Any) -> None:
     ddp.register_comm_hook(group, function)
 
 
+def why_not(row: TrainRow, text: str) -> str:
+    """Return what a hook's error means where that is known, else the error's text."""
+    if row.hook.startswith("8bit") and row.backend == "gloo" and "IndexError" in text:
+        # quantization_hooks.py: `fut.wait()[0]` is the list of all ranks' tensors with NCCL, one tensor with Gloo.
+        return "torch's 8-bit hooks read the result of all_gather as NCCL gives it, and Gloo gives it otherwise"
+    if row.hook == "powersgd" and row.device == "host" and "Expected a cuda device" in text:
+        # powerSGD_hook.py: torch.cuda.synchronize(device) wherever torch.cuda.is_available().
+        return "torch's PowerSGD hook takes GPU tensors only where CUDA is there"
+    return text
+
+
 def wrap(torch: Any, net: Any, row: TrainRow, group: Any, device: Any) -> Any:
     """Return the model in DDP with the row's bucket size and hook."""
     from torch.nn.parallel import DistributedDataParallel
