@@ -44,6 +44,14 @@ def test_each_file_says_from_which_facts(recording: Path, kind: str) -> None:
     assert any("hgx.snapshot" in line and (line.startswith(("#", "<!--"))) for line in head), head
 
 
+def test_replaced_host_names_are_told(recording: Path) -> None:
+    replaced = Path(__file__).parents[1] / "recordings" / "h100_x2_vm.snap"
+    for kind in ("gres-conf", "rankfile"):
+        assert "put the real ones" in run(emit, kind, replaced).out
+        assert "put the real ones" not in run(emit, kind, recording).out
+    assert "put the real ones" not in run(emit, "rankfile", replaced, "--nodes", "gpu1").out
+
+
 def test_rankfile_of_several_hosts(recording: Path) -> None:
     lines = run(emit, "rankfile", recording, "--nodes", "gpu[1-2]", "--ranks-per-node", 4).out.splitlines()
     assert [x for x in lines if x.startswith("rank ")][4].startswith("rank 4=gpu2 ")

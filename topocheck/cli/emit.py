@@ -74,12 +74,22 @@ def _source(file: Path | None, node: Node) -> str:
     return f"{where} at {node.taken_at}" if node.taken_at else where
 
 
+def _renamed(file: Path | None) -> str:
+    """Return what to say of host names: nothing, unless they were replaced when the recording was saved."""
+    from topocheck.host.snapshot import load
+
+    if file is None or load(str(file))[0].identifiers != "replaced":
+        return ""
+    return "; host names were replaced when it was saved: put the real ones"
+
+
 def _gres(wanted: Wanted) -> str:
     from topocheck.placement.gres import gres
     from topocheck.render.emit import gres_conf
 
     looked = [(*_look(f), f) for f in wanted.files or (None,)]
     source = _source(looked[0][2], looked[0][0]) if len(looked) == 1 else f"{len(looked)} recordings"
+    source += max(map(_renamed, wanted.files), default="")
     found = [gres(n, t) for n, t, _ in looked]
     if not any(g.lines for g in found):
         raise InputError("; ".join(["no GPU to write a line for", *dict.fromkeys(n for g in found for n in g.notes)]))
@@ -152,6 +162,8 @@ def _rankfile(wanted: Wanted) -> str:
     node, topology, source = _one(wanted)
     chosen = plan(node, topology, wanted.ranks_per_node)
     hosts = _hosts(wanted.nodes) if wanted.nodes else (chosen.hostname,)
+    if not wanted.nodes and wanted.files:
+        source += _renamed(wanted.files[0])
     try:
         return rankfile(rankfile_lines(chosen, hosts), source)
     except ValueError as e:
