@@ -61,6 +61,14 @@ def test_sections_and_their_order(hgx):
     assert "GPU0       X  NV18" in text
 
 
+@pytest.mark.parametrize("format_", ["text", "markdown"])
+def test_a_section_without_anything_says_so(tmp_path, format_):
+    bare = write_snapshot(tmp_path / "bare.snap", "no_pci")
+    said = invoke("report", "--from", bare, "--section", "p2p", "--section", "software", "--format", format_).stdout
+    assert "p2p: this machine showed nothing to list here" in said
+    assert "software: this machine" not in said
+
+
 def test_json_names(hgx):
     data = json.loads(invoke("report", "--from", hgx, "--format", "json").stdout)
     assert {"schema_version", "topocheck_version", "source", "host", "gpus", "nics", "numa_nodes", "pci", "paths",

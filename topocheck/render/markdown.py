@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from topocheck.render.page import Page, Span, Style, clean
-from topocheck.render.text import SECTIONS
+from topocheck.render.text import add_sections
 
 if TYPE_CHECKING:
     from topocheck.pipeline import Report
@@ -19,6 +19,10 @@ class MarkdownPage(Page):
         super().__init__(Style(width=100))
         self.out: list[str] = []
         self._fenced = False
+
+    def length(self) -> int:
+        """Return how many lines there are so far."""
+        return len(self.out)
 
     def line(self, *spans: Span | str) -> None:
         """Add one line to the current fenced block, opening it where there is none."""
@@ -87,6 +91,5 @@ def escape(text: str) -> str:
 def report_markdown(report: Report, sections: Sequence[str] | None) -> str:
     """Return the report, or only the named sections of it, as Markdown."""
     page = MarkdownPage()
-    for name in sections or SECTIONS:
-        SECTIONS[name](report, page)
+    add_sections(report, sections, page)
     return clean(page.render())

@@ -25,6 +25,10 @@ class Page:
         self.style = style
         self.lines: list[list[Span]] = []
 
+    def length(self) -> int:
+        """Return how many lines there are so far."""
+        return len(self.lines)
+
     def line(self, *spans: Span | str) -> None:
         """Add one line as it is; the caller keeps it within the width."""
         self.lines.append([(s, "") if isinstance(s, str) else s for s in spans])

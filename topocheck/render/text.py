@@ -28,9 +28,17 @@ def report_text(report: Report, sections: Sequence[str] | None, style: Style) ->
         style: columns and colours.
     """
     page = Page(style)
-    for name in sections or SECTIONS:
-        SECTIONS[name](report, page)
+    add_sections(report, sections, page)
     return clean(page.render()) if not style.colour else page.render()
+
+
+def add_sections(report: Report, sections: Sequence[str] | None, page: Page) -> None:
+    """Add the sections asked for, or all; one that was asked for and has nothing says so."""
+    for name in sections or SECTIONS:
+        before = page.length()
+        SECTIONS[name](report, page)
+        if sections and page.length() == before:
+            page.text(f"{name}: this machine showed nothing to list here", style="dim")
 
 
 def summary(report: Report, page: Page) -> None:
