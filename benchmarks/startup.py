@@ -4,6 +4,11 @@
 
 The commands are interleaved, and minima are compared, since on a shared machine a median can be ten times the
 minimum. With valgrind installed, instructions are counted too (--instructions): those repeat whatever else runs.
+
+    python benchmarks/startup.py --live
+
+times the live report and check on a machine with NVIDIA GPUs beside `nvidia-smi topo -m` and `nvidia-smi -q -x` one
+after the other, plus one Python start: the report must take no longer.
 """
 
 from __future__ import annotations
@@ -40,11 +45,35 @@ def commands(snapshot: Path) -> dict[str, list[str]]:
     }
 
 
-def seconds(argv: list[str]) -> float:
-    """Return the wall time of one run."""
+def seconds(*argvs: list[str]) -> float:
+    """Return the wall time of programs one after the other."""
     began = time.perf_counter()
-    subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    for argv in argvs:
+        subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     return time.perf_counter() - began
+
+
+def live(runs: int) -> int:
+    """Time the live report beside nvidia-smi; return 1 where it takes longer than that and a Python start."""
+    topocheck = [sys.executable, "-m", "topocheck"]
+    smi = "nvidia-smi topo -m; nvidia-smi -q -x"
+    todo = {
+        "python -c pass": [[sys.executable, "-c", "pass"]],
+        smi: [["nvidia-smi", "topo", "-m"], ["nvidia-smi", "-q", "-x"]],
+        "topocheck report": [[*topocheck, "report"]],
+        "topocheck check": [[*topocheck, "check"]],
+    }
+    times: dict[str, list[float]] = {name: [] for name in todo}
+    for argvs in todo.values():
+        seconds(*argvs)
+    for _ in range(runs):
+        for name, argvs in todo.items():
+            times[name].append(seconds(*argvs))
+    for name, ts in times.items():
+        print(f"{name:<40} min {min(ts):.3f} s  median {sorted(ts)[len(ts) // 2]:.3f} s")
+    allowed = min(times[smi]) + min(times["python -c pass"])
+    print(f"the report may take {allowed:.3f} s")
+    return 0 if min(times["topocheck report"]) <= allowed else 1
 
 
 def instructions(argv: list[str]) -> int:
@@ -63,7 +92,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--live", action="store_true")
     options = parser.parse_args()
+    if options.live:
+        if shutil.which("nvidia-smi") is None:
+            parser.error("--live needs nvidia-smi")
+        return live(options.runs)
     from tests.support.snapshots import write_snapshot
 
     with tempfile.TemporaryDirectory() as folder:
