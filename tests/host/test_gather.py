@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -230,14 +230,41 @@ def test_subjects(question: str, about: tuple[str, ...]) -> None:
     assert subjects(question) == about
 
 
+def test_command_of_a_child_that_is_killed_is_killed_too(tmp_path: Path) -> None:
+    """The child itself has no time to end it: the kernel does."""
+    code = (
+        "import os, sys\n"
+        "from topocheck.host.command import run_command\n"
+        'script = \'echo $$ > "$1/new"; mv "$1/new" "$1/pid"; exec sleep 1000\'\n'
+        "run_command(['sh', '-c', script, 'sh', sys.argv[1]], 1000)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2])
+    wait_for(lambda: (tmp_path / "pid").exists())
+    pid = int((tmp_path / "pid").read_text())
+    child.kill()
+    child.wait()
+    wait_for(lambda: not alive(pid))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended and that nobody has collected yet does not."""
+    try:
+        return not Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].startswith(" Z")
+    except OSError:
+        return False
+
+
 def test_command_of_a_probe_is_ended_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program still running when the time of the run is over is killed, not left to itself."""
     monkeypatch.setenv("TOPOCHECK_TEST_FOLDER", str(tmp_path))
     answers = gather([SickProbe("program", "commands", 1000, sick.read_slow_program)], 2)
     assert status("program", answers).state == "timed_out"
     pid = int((tmp_path / "pid").read_text())
-    for _ in range(1000):
-        if not os.path.exists(f"/proc/{pid}"):
-            break
-        time.sleep(0.01)
-    assert not os.path.exists(f"/proc/{pid}")
+    wait_for(lambda: not alive(pid))

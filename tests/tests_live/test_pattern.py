@@ -44,9 +44,12 @@ def test_sharing_among_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     buffer, pointer = _buffer()
     alone = buffer.raw
     threads: set[int] = set()
+    both = threading.Barrier(2, timeout=30)
 
     def moved(to: int, source: int, count: int, real: Callable[..., int] = ctypes.memmove) -> int:
-        threads.add(threading.get_ident())
+        if threading.get_ident() not in threads:
+            threads.add(threading.get_ident())
+            both.wait()  # without a second thread at work this gives up
         return real(to, source, count)
 
     monkeypatch.setattr("topocheck.tests_live.pattern._SHARE", BLOCK)

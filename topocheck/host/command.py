@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import selectors
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from topocheck.host.base import HostError
 from topocheck.model.base import Reason
 
 OUTPUT_LIMIT = 8 << 20
+_PR_SET_PDEATHSIG = 1
+"""Of linux/prctl.h; see prctl(2)."""
 _LAST_WORDS_S = 0.2
 """How long to wait for the output of a program that has ended but whose own children keep the pipe."""
 
@@ -23,7 +26,7 @@ def run_command(argv: Sequence[str], timeout_s: float) -> dict[str, Any]:
     """Run `argv` and return its `rc`, `stdout` and `stderr` (text; bad UTF-8 becomes U+FFFD).
 
     The program gets its own session and is killed with its whole process group when the time is up or when it
-    writes more than OUTPUT_LIMIT bytes.
+    writes more than OUTPUT_LIMIT bytes; the kernel kills it where this process is killed first.
 
     Raises:
         HostError: no such program, it may not be run, it took too long, or it wrote too much.
@@ -42,6 +45,7 @@ def run_command(argv: Sequence[str], timeout_s: float) -> dict[str, Any]:
         env={**env, "LC_ALL": "C", "LANG": "C"},
         start_new_session=True,
         bufsize=0,
+        preexec_fn=_end_with(os.getpid()),
     )
     try:
         streams, why = _collect(process, time.monotonic() + timeout_s)
@@ -53,6 +57,18 @@ def run_command(argv: Sequence[str], timeout_s: float) -> dict[str, Any]:
         raise HostError(Reason.UNSUPPORTED, f"{argv[0]} wrote more than {OUTPUT_LIMIT >> 20} MiB")
     stdout, stderr = (b"".join(s).decode("utf-8", "replace") for s in streams)
     return {"rc": process.returncode, "stdout": stdout, "stderr": stderr}
+
+
+def _end_with(parent: int) -> Callable[[], None]:
+    """Return what a new process does before it becomes the program: ask to be killed when its parent is gone."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # gone before it was asked
+            os._exit(1)
+
+    return ask
 
 
 def _collect(process: subprocess.Popen[bytes], end: float) -> tuple[tuple[list[bytes], list[bytes]], str]:
