@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from tests.checks import support
-from tests.machines.builder import cached, machine
-from topocheck.checks import registry, static_checks
+from tests.machines.builder import cached, healthy_names, machine
+from topocheck.checks import registry, static_checks, threshold_names
 from topocheck.model.base import DENIED, State
+from topocheck.policy.load import parse
 from topocheck.policy.types import Expect, Policy
+from topocheck.policy.write import expectations, policy_toml
 
 HGX, LOST = "hgx_h100_cx7", "gpu_lost"
 
@@ -88,3 +90,25 @@ def test_peer_access_that_is_refused_fails() -> None:
     _, states = result("policy.p2p-missing", "rtx4090_x8", Expect(p2p_everywhere=True))
     assert set(states) == {State.FAIL}
     assert len(states) == 8 * 7
+
+
+@pytest.mark.parametrize("name", healthy_names())
+def test_a_node_keeps_the_policy_that_was_written_from_it(name: str) -> None:
+    facts = support.facts(cached(name))
+
+    def failed(policy: Policy) -> set[tuple[str, str]]:
+        results = registry.run(static_checks(), support.context(facts, policy))
+        return {(f.id, f.subject) for _, found in results for f in found if f.state is State.FAIL}
+
+    plain = support.context(facts, Policy())
+    text = policy_toml(plain.node, plain.topology, plain.gpudirect)
+    written = parse(text.encode(), "written", threshold_names())
+    assert failed(written) <= failed(Policy())
+
+
+def test_what_a_written_policy_holds() -> None:
+    c = support.context(support.facts(cached(HGX)), Policy())
+    wants = expectations(c.node, c.topology, c.gpudirect)
+    # Eight ports of 400 Gb/s and two of 100: what every port has is 100.
+    assert wants["nic_rate_gbit_s"] == 100
+    assert (wants["pcie_gen"], wants["pcie_width"], wants["gpu_count"], wants["nic_count"]) == (5, 16, 8, 10)

@@ -189,6 +189,11 @@ def test_required_check(topocheck: Any, tmp_path: Path) -> None:
         ("[expect]\nmin_p2p_gb_s = nan\n", "expect.min_p2p_gb_s is nan"),
         ('require_probes = ["nvmml"]\n', "did you mean 'nvml'?"),
         ("[expect]\nmin_h2d_gb_s = 800\n", "asks for the impossible"),
+        ("[expect]\npcie_gen = 9\n", "expect.pcie_gen is 9; there are 1, 2, 3, 4, 5, 6"),
+        ("[expect]\npcie_width = 3\n", "expect.pcie_width is 3; there are 1, 2, 4"),
+        ('[expect]\ndriver_version = ""\n', "expect.driver_version is empty"),
+        ('[checks."pcie.replays"]\nthresholds = { count = nan }\n', "thresholds.count is nan"),
+        ('[checks."pcie.replays"]\nthresholds = { count = -1 }\n', "thresholds.count is -1"),
     ],
 )
 def test_policy_that_cannot_be_used(topocheck: Any, tmp_path: Path, text: str, expected: str) -> None:

@@ -121,6 +121,17 @@ def test_two_nodes_of_one_name_stop_a_topology(tmp_path: Path) -> None:
 
 
 @pytest.mark.service
+def test_replaced_identifiers_and_nameless_nodes_stop_a_topology(tmp_path: Path) -> None:
+    replaced = Path(__file__).parents[1] / "recordings" / "h100_x2_vm.snap"
+    ran = run(emit, "topology-conf", replaced)
+    assert (ran.code, ran.out) == (2, "")
+    assert "--keep-identifiers" in ran.error
+    report(tmp_path / "a.json", "a", host={"hostname": None})
+    ran = run(emit, "topology-conf", tmp_path / "a.json")
+    assert ran.code == 2
+    assert "no host name" in ran.error
+
+
 def test_hwloc_reads_its_xml_back(tmp_path: Path) -> None:
     import subprocess
 

@@ -256,3 +256,62 @@ def test_diff_of_one_node_tells_a_replaced_gpu(tmp_path: Path) -> None:
     a, b = at("a.json", "GPU-1"), at("b.json", "GPU-2")
     assert _diff(a, b).code == 0
     assert "GPU-1 -> GPU-2" in _diff(a, b, "--same-node").out
+
+
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"d\xff")
+    folder.mkdir()
+    report(folder / "a.json", "a")
+    report(folder / os.fsdecode(b"\xfe.json"), "b")
+    (folder / os.fsdecode(b"\xfd.json")).write_bytes(b"no report")
+    write_snapshot(folder / os.fsdecode(b"\xfc.snap"), "no_pci")
+    for format_ in ("text", "json", "html", "csv"):
+        ran = run(fleet, folder, "--format", format_)
+        assert ran.code == 0
+    assert "3 nodes" in run(fleet, folder).out
+    assert "1 unreadable file" in run(fleet, folder).out
+
+
+def test_a_size_beyond_all_memory_is_no_report(tmp_path: Path) -> None:
+    good = report(tmp_path / "a.json", "a")
+    report(tmp_path / "b.json", "b", host={"memory_total_bytes": 1 << 60})
+    broken = tmp_path / "b.json"
+    broken.write_bytes(broken.read_bytes().replace(str(1 << 60).encode(), b"1" + b"0" * 400))
+    ran = run(diff, good, broken)
+    assert ran.code == 2
+    assert "not a topocheck report" in ran.error
+
+
+def test_against_nothing_is_wrong_usage(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    empty = tmp_path_factory.mktemp("empty")
+    ran = run(fleet, folder, "--against", empty)
+    assert ran.code == 2
+    assert "--against" in ran.error
+    (empty / "bad.json").write_text("no")
+    assert "bad.json" in run(fleet, folder, "--against", empty).error
+
+
+def test_a_host_name_cannot_forge_a_line(tmp_path: Path) -> None:
+    plain = report(tmp_path / "a.json", "a")
+    evil = report(tmp_path / "b.json", "\x1b[31mevil\n\u202eab")
+    out = run(diff, plain, evil).out
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert out.count("\n") == 1
+
+
+def test_a_device_that_came_or_went(tmp_path: Path) -> None:
+    card = gpu("0000:18:00.0")
+    one = report(tmp_path / "1.json", "n", gpus=[card], pci=[device("0000:18:00.0")])
+    none = report(tmp_path / "0.json", "n")
+    assert "is new" in run(diff, none, one).out
+    assert "is gone" in run(diff, one, none).out
+
+
+def test_odd_members_of_an_equal_group_are_named(tmp_path: Path) -> None:
+    for i in range(5):
+        size = (960 if i == 3 else 1024) << 30
+        report(tmp_path / f"n{i}.json", f"n{i}", host={"memory_total_bytes": size})
+    out = run(fleet, tmp_path).out
+    assert "odd in a rail or a size of memory: n3" in out
+    assert "960.0 GiB, usual is 1024.0 GiB on 80 %" in out

@@ -102,6 +102,8 @@ def test_output_file(hgx, tmp_path):
         (("bw", "--quick", "--full"), ("--quick", "--full", "give one")),
         (("check", "--only", "pcie", "--skip", "pcie"), ("no check",)),
         (("emit", "rankfile", "--nodes", "gpu[01-"), ("--nodes", "gpu[01-")),
+        (("emit", "rankfile", "--nodes", "gpu["), ("--nodes", "no partner")),
+        (("emit", "rankfile", "--nodes", "gpu01]"), ("--nodes", "no partner")),
         (("emit", "rankfile", "--nodes", "a,,b"), ("--nodes", "empty")),
         (("emit", "rankfile", "--nodes", "a,b,a"), ("a comes twice",)),
         (("report", "-o", "/nonexistent/dir/file"), ("cannot be written",)),

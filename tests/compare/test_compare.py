@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compare.facts import device, gpu, lean, named
+from tests.compare.facts import device, gpu, lean, mapped, named, nic
 from topocheck.compare.changes import changes, diff
 from topocheck.compare.collect import Collection
 from topocheck.compare.fields import KINDS, kind_of
@@ -141,13 +141,14 @@ def test_a_node_that_lost_all_gpus_is_compared_with_its_kind() -> None:
 
 def test_memory_has_a_tolerance_of_three_percent() -> None:
     def node(name: str, size: int) -> NodeFacts:
-        return named(name, host={"memory_total_bytes": size})
+        return named(name, host={"memory_total_bytes": size << 30})
 
     near = _fleet(node("a", 1000), node("b", 1020), node("c", 985))
     assert near.odd == ()
     assert near.kinds[0].mixed == ()
     far = _fleet(node("a", 1000), node("b", 1020), node("c", 960))
-    assert [(o.name, o.differences[0].value) for o in far.odd] == [("c", "960")]
+    assert [(o.name, o.differences[0].value) for o in far.odd] == [("c", "960.0 GiB")]
+    assert far.odd[0].differences[0].source == "/proc/meminfo MemTotal"
 
 
 def test_settings_versions_and_firmware_are_counted() -> None:
@@ -210,6 +211,22 @@ def test_changes_since_another_look() -> None:
         "other": ("changed", [("kernel_release", "1", "2")]),
         "gpu": ("changed", [("uuid", "1", "2")]),
     }
+
+
+def test_a_port_that_moved_to_another_network_is_a_change() -> None:
+    def look(b: int) -> NodeFacts:
+        return named("n", nics=[nic(C, "mlx5_0", (mapped(10, b, 0, 7),))])
+
+    now, before = Collection(), Collection()
+    now.add(look(2))
+    before.add(look(1))
+    (change,) = changes(now, before)
+    assert [(d.device, d.field, d.usual, d.value) for d in change.differences] == [
+        (f"NIC 0 {C} port 1", "address", "10.1.0.7", "10.2.0.7")
+    ]
+    assert change.differences[0].path == f"nics[?address=='{C}'].ports"
+    assert diff(look(2), look(1), identifiers=True) == change.differences
+    assert diff(look(2), look(1)) == ()  # of two nodes, each has its own
 
 
 def test_values_have_the_length_of_their_fields() -> None:

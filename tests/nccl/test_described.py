@@ -173,6 +173,16 @@ def test_a_gpu_link_is_read_from_nvml_from_2_30_7():
     assert speeds == ["32.0 GT/s PCIe", "2.5 GT/s PCIe"]
 
 
+def test_a_resting_gpu_is_planned_at_the_speed_it_works_at():
+    # Eight RTX 4090 (PCIe gen 4), all in P8 with their links at gen 1.
+    node = cached("rtx4090_x8")
+    assert node.nvml.gpus[0].pcie_gen_current == 1
+    root = write_topology(node, build(node), (2, 30, 7))
+    cards = [e for e in root.walk() if any(c.name == "gpu" for c in e.children)]
+    speeds = {e.get("link_speed") for e in cards}
+    assert speeds == {"16.0 GT/s PCIe"}
+
+
 def test_ib_disable_takes_the_sockets():
     node = cached("hgx_h100_cx7")
     root = write_topology(node, build(node), V, {"NCCL_IB_DISABLE": "1"})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NoReturn, Optional
 
 import typer
 
 from topocheck.host.base import Answer, Host, RecordedBackend
+from topocheck.host.plain import plain_text
 from topocheck.model.base import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def open_host(recording: Path | None, *, cross_check: bool = False, budget_s: fl
         InputError: the recording cannot be read.
     """
     answers = read_answers(recording, cross_check=cross_check, budget_s=budget_s)
-    return Host(RecordedBackend(answers), "live" if recording is None else recording.name)
+    return Host(RecordedBackend(answers), "live" if recording is None else plain_text(recording.name))
 
 
 def load_policy(path: Path) -> Policy:
@@ -69,6 +70,17 @@ def load_policy(path: Path) -> Policy:
     from topocheck.probes.registry import PROBE_NAMES
 
     return load(path, threshold_names(), PROBE_NAMES)
+
+
+def standard_input() -> BinaryIO:
+    """Return standard input, as bytes.
+
+    Raises:
+        InputError: it is closed.
+    """
+    if sys.stdin is None:
+        raise InputError("standard input is closed; expected a text there, or give a file")
+    return sys.stdin.buffer
 
 
 def emit(text: str, output: Path | None = None) -> None:

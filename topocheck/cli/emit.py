@@ -108,6 +108,14 @@ def _places(wanted: Wanted) -> tuple[list[NodePlace], str]:
         raise InputError(f"{bad[0].file}: {bad[0].why}" + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""))
     if not collection.entries:
         raise InputError("no report or recording found there")
+    for e in collection.entries:
+        if e.renamed:
+            raise InputError(
+                f"{e.file}: names, addresses and identifiers were replaced when it was saved, so it tells no network; "
+                "take recordings made with: topocheck snapshot save --keep-identifiers"
+            )
+        if e.name == e.file:
+            raise InputError(f"{e.file}: tells no host name, and Slurm wants one for each node")
     names = collection.names()
     twice = next((n for n in names if "(" in n), None)
     if twice is not None:
@@ -178,6 +186,8 @@ def _hosts(text: str) -> tuple[str, ...]:
     """
     from topocheck.host.hostlist import expand_hostlist
 
+    if re.search(r"[\[\]]", re.sub(r"\[[^\[\]]*\]", "", text)):
+        raise InputError(f"--nodes {text!r}: a bracket has no partner; expected such as gpu[01-04] or gpu01,gpu02")
     hosts = tuple(expand_hostlist(text))
     bad = next((h for h in hosts if not re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", h)), None)
     if not hosts or bad is not None or any(not w for w in text.split(",")):

@@ -59,6 +59,9 @@ def fleet(
     if against is not None:
         before, bad_before = read_all(find_files([_path(against)]), processes=processes, policy=judged_by)
         bad += bad_before
+        if not before.entries:
+            why = f"; the first: {bad_before[0].file}: {bad_before[0].why}" if bad_before else ""
+            raise InputError(f"--against {against}: no report or snapshot could be read there{why}")
         changed = changes(now, before.latest()[0])
     result = judge(now, bad, changed, older)
     common.emit(_rendered(result, format_, output, no_color, width, all_), output)

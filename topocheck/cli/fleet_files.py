@@ -21,6 +21,7 @@ from topocheck.compare.collect import Collection, Row, row
 from topocheck.compare.facts import node_facts
 from topocheck.compare.lean import decode, from_document
 from topocheck.compare.types import BadFile, NodeFacts
+from topocheck.host.plain import plain_text
 from topocheck.model.base import InputError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def read_facts(file: str, policy: Policy | None = None) -> NodeFacts:
     data, compressed = _read(file)
     if compressed and data.startswith(_SNAPSHOT_START):
         return _snapshot_facts(file, policy)
-    return node_facts(decode(data, file), file=file)
+    return node_facts(decode(data, file), file=plain_text(file))
 
 
 def _read(file: str) -> tuple[bytes, bool]:
@@ -140,11 +141,12 @@ def _snapshot_facts(file: str, policy: Policy | None) -> NodeFacts:
     from topocheck.render.document import report_document
 
     header, answers = load(file)
-    report = build_report(Host(RecordedBackend(answers), os.path.basename(file)), policy)
-    facts = node_facts(from_document(report_document(report, topocheck.__version__)), file=file)
+    name = plain_text(file)
+    report = build_report(Host(RecordedBackend(answers), os.path.basename(name)), policy)
+    facts = node_facts(from_document(report_document(report, topocheck.__version__)), file=name)
     if header.identifiers == "replaced":
         # Replaced under another key in each recording: they say nothing of another look at the same node.
-        facts = msgspec.structs.replace(facts, identifiers={}, rails=())
+        facts = msgspec.structs.replace(facts, identifiers={}, rails=(), renamed=True)
     return facts
 
 
@@ -163,7 +165,7 @@ def _chunk(files: Sequence[str], policy: Policy | None) -> bytes:
 
 def _bad(file: str, why: str) -> BadFile:
     why = why.removeprefix(f"{file}: ").removeprefix(f"{file!r}: ")
-    return BadFile(file=file, why=why[:300])
+    return BadFile(file=plain_text(file), why=plain_text(why[:300]))
 
 
 def read_all(

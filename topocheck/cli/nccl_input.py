@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +44,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
     """Return a file, or standard input, no more than one byte beyond the limit."""
     try:
         if str(path) == "-":
-            return sys.stdin.buffer.read(limit + 1)
+            return common.standard_input().read(limit + 1)
         with path.open("rb") as f:
             return f.read(limit + 1)
     except OSError as e:
@@ -207,7 +206,7 @@ def chunks_of(path: Path) -> Iterator[bytes]:
     """Yield a log or a library in pieces; standard input for `-`. A FIFO is fine; a device has no end."""
     try:
         if str(path) == "-":
-            while chunk := sys.stdin.buffer.read(1 << 20):
+            while chunk := common.standard_input().read(1 << 20):
                 yield chunk
             return
         mode = os.stat(path).st_mode

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 import topocheck
+from topocheck.cli import common
 from topocheck.gpudirect.types import GpuDirect, P2pVerdict
 from topocheck.host.base import Host, RecordedBackend
 from topocheck.model.base import InputError, known
@@ -32,7 +33,7 @@ def smi_report(path: Path, format_: str, style: Style) -> str:
     name = "standard input" if str(path) == "-" else str(path)
     try:
         if str(path) == "-":
-            data = sys.stdin.buffer.read(LIMIT_BYTES + 1)
+            data = common.standard_input().read(LIMIT_BYTES + 1)
         else:
             with path.open("rb") as f:
                 data = f.read(LIMIT_BYTES + 1)
@@ -50,6 +51,7 @@ def smi_report(path: Path, format_: str, style: Style) -> str:
         hides = "nvidia-smi topo -mp leaves NVLink out: whether these GPUs have NVLinks cannot be told from it (use -m)"
         print(f"topocheck: {name}: {hides}", file=sys.stderr)
     result = report_of(matrix, name)
+    sections = [s for s in SECTIONS if s != "p2p" or result.gpudirect.p2p]
     if format_ == "json":
         from topocheck.render import document
 
@@ -57,10 +59,10 @@ def smi_report(path: Path, format_: str, style: Style) -> str:
     if format_ == "markdown":
         from topocheck.render.markdown import report_markdown
 
-        return report_markdown(result, SECTIONS)
+        return report_markdown(result, sections)
     from topocheck.render.text import report_text
 
-    return report_text(result, SECTIONS, style)
+    return report_text(result, sections, style)
 
 
 def _road(topology: Topology, kind: str, a: str, b: str) -> str:

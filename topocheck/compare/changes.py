@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 
 from topocheck.compare.align import align, delta, reference_value, rename, slot_order
 from topocheck.compare.collect import Collection, Entry, PackedDevices
 from topocheck.compare.judge import TOLERANCE
 from topocheck.compare.types import Change, Difference, NodeFacts
-from topocheck.compare.words import difference, place
+from topocheck.compare.words import difference, place, size, size_source
 
 
 def diff(mine: NodeFacts, reference: NodeFacts, *, identifiers: bool = False) -> tuple[Difference, ...]:
@@ -17,12 +18,23 @@ def diff(mine: NodeFacts, reference: NodeFacts, *, identifiers: bool = False) ->
     Args:
         mine: the node.
         reference: what it is compared with.
-        identifiers: both are looks at one node, so that another UUID or GUID means a replaced part.
+        identifiers: both are looks at one node, so that another UUID or GUID means a replaced part, and another
+            address of a NIC's port one that was moved.
     """
     return _diff(
-        mine.devices, mine.addresses, mine.approximate, mine.identifiers if identifiers else {},
-        reference.devices, reference.addresses, reference.approximate, reference.identifiers if identifiers else {},
+        mine.devices, mine.addresses, mine.approximate, _own(mine) if identifiers else {},
+        reference.devices, reference.addresses, reference.approximate, _own(reference) if identifiers else {},
     )  # fmt: skip
+
+
+def _own(node: NodeFacts | Entry) -> dict[str, str]:
+    """Return what belongs to this one node: slot -> UUID or GUID, `port NIC/PORT` -> address or subnet prefix."""
+    ports = {
+        f"port {r.nic}/{r.port}": str(ipaddress.IPv4Address(r.ipv4)) if r.ipv4 else r.prefix
+        for r in node.rails
+        if r.ipv4 or r.prefix
+    }
+    return {**node.identifiers, **ports}
 
 
 def _diff(
@@ -40,15 +52,16 @@ def _diff(
         difference(key, value, reference_value(key, old_devices), 1.0, addresses, old_addresses, mapping)
         for key, value in delta(rename(devices, mapping), old_devices).items()
     ]
-    renamed = {mapping.get(s, s): i for s, i in identifiers.items()}
+    renamed = {_moved(s, mapping): i for s, i in identifiers.items()}
     known = {**old_addresses, **{mapping.get(s, s): a for s, a in addresses.items()}}
     for slot in sorted(renamed.keys() & old_identifiers.keys(), key=slot_order):
         if renamed[slot] != old_identifiers[slot]:
-            what = "uuid" if slot.startswith("gpu") else "node_guid"
+            array, device, what = _where(slot)
             found.append(
                 Difference(
-                    section="hardware", device=place(slot, known), field=what, value=renamed[slot],
-                    usual=old_identifiers[slot], path=f"{slot[:3]}s[?address=='{known.get(slot, '')}'].{what}",
+                    section="network" if what == "address" else "hardware", device=place(slot, known), field=what,
+                    value=renamed[slot], usual=old_identifiers[slot],
+                    path=f"{array}[?address=='{known.get(device, '')}'].{'ports' if what == 'address' else what}",
                 )
             )  # fmt: skip
     for name in sorted(sizes.keys() & old_sizes.keys()):
@@ -56,11 +69,26 @@ def _diff(
             slot, _, field = name.rpartition(" ")
             found.append(
                 Difference(
-                    section="hardware", device=place(slot, known), field=field, value=f"{sizes[name]:.0f}",
-                    usual=f"{old_sizes[name]:.0f}",
+                    section="hardware", device=place(slot, known), field=field, value=size(sizes[name]),
+                    usual=size(old_sizes[name]), source=size_source(slot, field, known),
                 )
             )  # fmt: skip
     return tuple(sorted(found, key=lambda d: (d.section, d.device, d.field)))
+
+
+def _moved(slot: str, mapping: Mapping[str, str]) -> str:
+    kind, _, port = slot.partition(" ")
+    if kind != "port":
+        return mapping.get(slot, slot)
+    nic, _, number = port.partition("/")
+    return f"port {mapping.get(nic, nic)}/{number}"
+
+
+def _where(slot: str) -> tuple[str, str, str]:
+    """Return the array, the device and the name of what `_own` says of a slot."""
+    if slot.startswith("port "):
+        return "nics", slot[5:].partition("/")[0], "address"
+    return ("gpus", slot, "uuid") if slot.startswith("gpu") else ("nics", slot, "node_guid")
 
 
 def changes(now: Collection, before: Collection) -> tuple[Change, ...]:
@@ -73,11 +101,12 @@ def changes(now: Collection, before: Collection) -> tuple[Change, ...]:
     out += [Change(name=n, what="gone") for n in old.keys() - new.keys()]
     for name in new.keys() & old.keys():
         a, b = new[name], old[name]
-        if a.fingerprint == b.fingerprint and a.identifiers == b.identifiers and a.approximate == b.approximate:
+        own, was = _own(a), _own(b)
+        if a.fingerprint == b.fingerprint and own == was and a.approximate == b.approximate:
             continue
         found = _diff(
-            now.unpack(a.fingerprint), a.addresses, a.approximate, a.identifiers,
-            before.unpack(b.fingerprint), b.addresses, b.approximate, b.identifiers,
+            now.unpack(a.fingerprint), a.addresses, a.approximate, own,
+            before.unpack(b.fingerprint), b.addresses, b.approximate, was,
         )  # fmt: skip
         if found:
             out.append(Change(name=name, what="changed", differences=found))

@@ -35,6 +35,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     findings: tuple[NodeFinding, ...]
     fingerprint: str
     nvlink_domain: str = ""
+    renamed: bool = False
 
 
 def row(facts: NodeFacts) -> Row:
@@ -43,7 +44,7 @@ def row(facts: NodeFacts) -> Row:
         facts.name, facts.file, facts.taken_at, facts.kind, facts.gpu_model,
         zlib.compress(msgspec.msgpack.encode(facts.devices), 1),
         facts.addresses, facts.approximate, facts.identifiers, facts.rails, facts.findings,
-        facts.fingerprint, facts.nvlink_domain,
+        facts.fingerprint, facts.nvlink_domain, facts.renamed,
     )  # fmt: skip
 
 
@@ -66,6 +67,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     identifiers: Mapping[str, str]
     rails: tuple[RailPort, ...]
     nvlink_domain: str = ""
+    renamed: bool = False
 
 
 class Collection:
@@ -98,6 +100,7 @@ class Collection:
                 identifiers=r.identifiers,
                 rails=r.rails,
                 nvlink_domain=r.nvlink_domain,
+                renamed=r.renamed,
             )
         )
 

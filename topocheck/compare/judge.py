@@ -27,7 +27,7 @@ from topocheck.compare.types import (
     SharedFinding,
     Value,
 )  # fmt: skip
-from topocheck.compare.words import difference, place, shown
+from topocheck.compare.words import difference, place, shown, size, size_source
 
 USUAL_SHARE = 0.6
 """A value is usual, and a node without it odd, where at least this part of the nodes has it; below that the field
@@ -248,7 +248,7 @@ def _sizes(members: Sequence[_Member]) -> tuple[dict[int, list[Difference]], lis
         share = 1 - len(far) / len(told)
         slot, _, field = name.rpartition(" ")
         if share < USUAL_SHARE:
-            values = ((f"{middle:.0f}", len(told) - len(far)), *((f"{v:.0f}", 1) for _, v in far[:5]))
+            values = ((size(middle), len(told) - len(far)), *((size(v), 1) for _, v in far[:5]))
             examples = (next(m.name for m, v in told if v == middle), *(m.name for m, _ in far[:5]))
             mixed.append(MixedField(section="hardware", device=slot, field=field, values=values, examples=examples))
             continue
@@ -258,8 +258,9 @@ def _sizes(members: Sequence[_Member]) -> tuple[dict[int, list[Difference]], lis
             at = "limits" if field.startswith("shm") else at
             found[m.position].append(
                 Difference(
-                    section="hardware", device=place(slot, m.entry.addresses), field=field, value=f"{v:.0f}",
-                    usual=f"{middle:.0f}", share=share, path=f"{at}.{field}",
+                    section="hardware", device=place(slot, m.entry.addresses), field=field, value=size(v),
+                    usual=size(middle), share=share, path=f"{at}.{field}",
+                    source=size_source(slot, field, m.entry.addresses),
                 )
             )  # fmt: skip
     return found, mixed

@@ -5,13 +5,15 @@ Names and meanings are those of model/document.py; what is left out here is skip
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from topocheck.model.base import InputError
 from topocheck.model.document import SCHEMA_VERSION, ReportDoc
 
 Text = str | None
-Number = int | None
+Number = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None
 
 
 class Part(msgspec.Struct, kw_only=True):

@@ -59,6 +59,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         rails: where each RDMA port sits.
         findings: of the node's own checks.
         fingerprint: 24 hex digits; equal for nodes whose `devices` are equal.
+        renamed: host names, addresses and identifiers were replaced when the recording was saved.
     """
 
     name: str
@@ -74,6 +75,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     rails: tuple[RailPort, ...] = ()
     findings: tuple[NodeFinding, ...] = ()
     fingerprint: str = ""
+    renamed: bool = False
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

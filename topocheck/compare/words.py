@@ -24,6 +24,21 @@ def shown(value: Value) -> str:
     return f"unknown ({text[1:].replace('_', ' ')})" if text.startswith(UNKNOWN) and text != UNKNOWN else text or "none"
 
 
+def size(size_bytes: float) -> str:
+    """Return a size of memory as text."""
+    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.1f} MiB"
+
+
+def size_source(slot: str, field: str, addresses: Mapping[str, str]) -> str:
+    """Return the file or call behind a size that is compared with a tolerance."""
+    kind = kind_of(slot)
+    if kind == "gpu":
+        return f"NVML {addresses.get(slot, '?')} DeviceGetMemoryInfo"
+    if kind == "numa":
+        return f"/sys/devices/system/node/node{slot[5:]}/meminfo MemTotal"
+    return "statvfs /dev/shm" if field.startswith("shm") else "/proc/meminfo MemTotal"
+
+
 def place(slot: str, addresses: Mapping[str, str]) -> str:
     """Return a slot in words: `GPU 3 0000:4c:00.0`, `NIC 1 0000:3b:00.0 port 1`, `path GPU 0 - NIC 1`."""
     kind = kind_of(slot)

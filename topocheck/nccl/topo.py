@@ -19,6 +19,7 @@ from topocheck.model.pci import PciDevice
 from topocheck.nccl.settings import Settings
 from topocheck.nccl.topo_net import NetEntry, net_entries
 from topocheck.nccl.xml import Element
+from topocheck.topology.links import rests
 from topocheck.topology.types import Gpu, Topology
 
 _BUS_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
@@ -116,7 +117,8 @@ class Writer:
         """Return the speed and width texts NCCL would find for a device.
 
         Up to 2.30.4 the lower of device and port above, by what they can do; from 2.30.7 a GPU's by what NVML
-        says it runs at now.
+        says it runs at now. A GPU that rests has slowed its link, and the work of the job that brings NCCL raises it:
+        for that one it is what it can do.
         """
         device = self.devices.get(address)
         if device is None:
@@ -125,7 +127,8 @@ class Writer:
         nvml = gpu[0].nvml if gpu else None
         if nvml is not None and rule("gpu_link", self.version) == "current":
             width = value_or(nvml.pcie_width_current, 16)
-            return _GENERATIONS.get(value_or(nvml.pcie_gen_current, 0), ""), str(width)
+            speed = nvml.pcie_gen_max if rests(device, nvml) else nvml.pcie_gen_current
+            return _GENERATIONS.get(value_or(speed, 0), ""), str(width)
         port = self.devices.get(device.chain[-2]) if len(device.chain) > 1 else None
         speeds = [t for t in (_raw(d, "max_link_speed") for d in (device, port) if d is not None) if t]
         widths = [_width(_raw(device, "max_link_width")), _width(_raw(port, "max_link_width")) if port else 0]

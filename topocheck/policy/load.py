@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from topocheck.knowledge.rates import WIDTHS, pcie_generations
 from topocheck.model.base import InputError
 from topocheck.policy.types import Policy
 
@@ -112,8 +113,14 @@ def _check_names(policy: Policy, name: str, ids: list[str]) -> None:
 
 
 def _check_values(policy: Policy, name: str) -> None:
+    known: dict[str, Sequence[int]] = {"pcie_gen": [g.generation for g in pcie_generations()], "pcie_width": WIDTHS}
     for field in policy.expect.__struct_fields__:
         value = getattr(policy.expect, field)
+        if value == "":
+            raise PolicyError(f"policy {name}: expect.{field} is empty; expected some text, or leave it out")
+        if field in known and value is not None and value not in known[field]:
+            there_are = ", ".join(map(str, known[field]))
+            raise PolicyError(f"policy {name}: expect.{field} is {value}; there are {there_are}")
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             raise PolicyError(f"policy {name}: expect.{field} is {value}; expected a number from 0")
 
@@ -131,7 +138,11 @@ def _check_thresholds(policy: Policy, name: str, thresholds: Mapping[str, Sequen
         area = check_id.removesuffix("*") if check_id.endswith(".*") else None
         of = [t for i, t in thresholds.items() if i == check_id or (area is not None and i.startswith(area))]
         known = sorted({n for t in of for n in t})
-        for threshold in rule.thresholds:
+        for threshold, value in rule.thresholds.items():
+            if not 0 <= value < math.inf:
+                raise PolicyError(
+                    f"policy {name}: checks.{check_id!r}.thresholds.{threshold} is {value}; expected a number from 0"
+                )
             if threshold in known:
                 continue
             near = difflib.get_close_matches(threshold, known, 1)

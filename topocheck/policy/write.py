@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 from topocheck.gpudirect.types import GpuDirect
 from topocheck.model.base import Verdict, known
@@ -41,18 +40,21 @@ def expectations(node: Node, topology: Topology, gpudirect: GpuDirect) -> dict[s
         out["p2p_everywhere"] = bool(gpudirect.p2p) and all(v.verdict is Verdict.YES for v in gpudirect.p2p)
     if topology.nics:
         out["nic_count"] = len(topology.nics)
-        rates = Counter(
-            p.rate_gbit_s
-            for n in topology.nics
-            for p in (n.rdma.ports if n.rdma else ())
-            if p.state == "ACTIVE" and known(p.rate_gbit_s)
-        )
-        if rates:
+        ports = [p for n in topology.nics for p in (n.rdma.ports if n.rdma else ())]
+        rates = {p.rate_gbit_s for p in ports if p.state == "ACTIVE" and known(p.rate_gbit_s)}
+        # The setting speaks of every port: where one is down, nothing true can be written.
+        if rates and all(p.state == "ACTIVE" and known(p.rate_gbit_s) for p in ports):
             out["nic_rate_gbit_s"] = min(rates)
         pairs = sum(v.verdict is Verdict.YES for v in gpudirect.rdma)
         if pairs:
             out["gdr_pairs"] = pairs
-    widths = {g.pci.max_width_lanes for g in gpus if g.pci is not None and known(g.pci.max_width_lanes)}
-    if len(widths) == 1:
-        out["pcie_width"] = widths.pop()
+    cards = [g.nvml for g in gpus if g.nvml is not None]
+    if len(cards) == len(gpus):
+        for name, values in (
+            ("pcie_gen", [n.pcie_gen_max for n in cards]),
+            ("pcie_width", [n.pcie_width_max for n in cards]),
+        ):
+            told = [v for v in values if known(v)]
+            if told and len(told) == len(values):
+                out[name] = min(told)
     return out

@@ -52,8 +52,9 @@ def fleet_text(fleet: Fleet, style: Style, *, all_: bool = False) -> str:
     page = Page(style)
     limit = 1 << 30 if all_ else MAX_LINES
     page.line((f"topocheck {topocheck.__version__}: {plural(fleet.nodes, 'node')}", "bold"), f", {_verdict(fleet)}")
+    odd = {o.name for o in fleet.odd}
     for kind in fleet.kinds[:limit]:
-        _kind(kind, page, limit)
+        _kind(kind, odd, page, limit)
     _rest(len(fleet.kinds), limit, page)
     if fleet.odd:
         _odd(fleet, page, limit)
@@ -93,10 +94,14 @@ def _verdict(fleet: Fleet) -> str:
     return ", ".join(parts) or "all alike, no failed check"
 
 
-def _kind(kind: Kind, page: Page, limit: int) -> None:
+def _kind(kind: Kind, odd: set[str], page: Page, limit: int) -> None:
     page.heading(f"{plural(kind.nodes, 'node')}: {kind.name}")
     rows = [(g.fingerprint[:8], plural(len(g.nodes), "node"), _names(g.nodes)) for g in kind.groups[: min(limit, 10)]]
     page.table(("group", "", "nodes"), rows)
+    for g in kind.groups[: len(rows)]:
+        # The fingerprint leaves out what differs between healthy nodes too: these are odd in such a thing.
+        if len(g.nodes) > 1 and (some := [n for n in g.nodes if n in odd]) and len(some) < len(g.nodes):
+            page.text(f"of {g.fingerprint[:8]}, odd in a rail or a size of memory: {_names(some)}", hang=2)
     if len(kind.groups) > len(rows):
         page.text(f"and {plural(len(kind.groups) - len(rows), 'smaller group')}", style="dim")
     for m in kind.mixed[:limit]:
@@ -176,6 +181,10 @@ def _findings(fleet: Fleet, page: Page, limit: int) -> None:
         page.text(f"and {plural(notes, 'different note')}, worth knowing and nothing wrong (JSON)", style="dim")
 
 
+_CAME_OR_WENT = {"missing": "is gone", "extra": "is new"}
+"""What a device says that only one of two looks has."""
+
+
 def changes_section(changes: Sequence[Change], page: Page, limit: int) -> None:
     """Add what changed on each node."""
     page.heading("Changed since then")
@@ -184,7 +193,8 @@ def changes_section(changes: Sequence[Change], page: Page, limit: int) -> None:
     for c in changes[:limit]:
         page.text(f"{c.name}" + ("" if c.what == "changed" else f": {c.what}"), style="bold")
         for d in c.differences[:limit]:
-            page.text(f"{d.section}  {d.device}: {d.field} was {d.usual}, is {d.value}", indent=4, hang=2)
+            how = _CAME_OR_WENT.get(d.value, f"{d.field} was {d.usual}, is {d.value}")
+            page.text(f"{d.section}  {d.device}: {how}", indent=4, hang=2)
         _rest(len(c.differences), limit, page, indent=4)
     _rest(len(changes), limit, page)
 
@@ -192,6 +202,8 @@ def changes_section(changes: Sequence[Change], page: Page, limit: int) -> None:
 def diff_text(differences: Sequence[Difference], mine: str, reference: str, style: Style) -> str:
     """Return the differences between two nodes, or two looks at one, for a person."""
     page = Page(style)
+    # A host name is a word; one that holds a line break is a forgery of our own lines.
+    mine, reference = (" ".join(clean(n).split()) for n in (mine, reference))
     if not differences:
         page.line(f"{mine} is like {reference}: same hardware, wiring, firmware, driver, software and settings.")
         return page.render()
@@ -204,7 +216,7 @@ def diff_text(differences: Sequence[Difference], mine: str, reference: str, styl
             section = heading
             page.heading(section)
         page.text(f"{d.device}: {d.field}", style="" if d.told else "magenta", hang=2)
-        page.text(f"{d.usual} -> {d.value}", indent=6, hang=3)
+        page.text(_CAME_OR_WENT.get(d.value, f"{d.usual} -> {d.value}"), indent=6, hang=3)
         if d.path:
             page.text(d.path + (f"  <- {d.source}" if d.source else ""), indent=6, style="dim", hang=2)
     return page.render() if style.colour else clean(page.render())

@@ -168,6 +168,8 @@ def narrow(text: str) -> str:
 
 
 _CONTROLS = {c: "\ufffd" for c in [*range(32), *range(0x7F, 0xA0)] if c not in (9, 10)}
+# Those that turn the direction of text (Unicode Standard Annex 9): what follows would read otherwise than it is.
+_CONTROLS |= dict.fromkeys([0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
 
 
 def clean(text: str) -> str:

@@ -38,6 +38,7 @@ def add_sections(report: Report, sections: Sequence[str] | None, page: Page) -> 
         before = page.length()
         SECTIONS[name](report, page)
         if sections and page.length() == before:
+            page.blank()
             page.text(f"{name}: this machine showed nothing to list here", style="dim")
 
 
