@@ -92,6 +92,7 @@ def build_report(host: Host, policy: Policy | None = None, checks: Iterable[regi
 def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Check] | None = None) -> Report:
     """Make topology, verdicts and findings from facts. Pure."""
     from topocheck.checks import static_checks
+    from topocheck.checks.outcome import settle
     from topocheck.gpudirect import judge as judge_gpudirect
     from topocheck.nccl.backend import backends
     from topocheck.nccl.view import view
@@ -111,7 +112,7 @@ def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Ch
         gpudirect=gpudirect,
         nccl=nccl,
         backends=backends(node, topology),
-        results=tuple(r for r, _ in outcomes),
+        results=settle(node, findings, [r for r, _ in outcomes]),
         findings=tuple(sorted(findings, key=registry.finding_order)),
     )
 

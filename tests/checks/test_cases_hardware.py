@@ -110,6 +110,9 @@ def test_h09_a_fabric_is_missed_only_where_one_belongs() -> None:
     """One GPU in a guest needs none; four GPUs of a multi-node product that know none are broken."""
     assert run("nvlink.fabric-not-ready", healthy("h09a_h200_alone_vm"))[0].state is State.NOT_APPLICABLE
     assert list(states("nvlink.fabric-not-ready", healthy("h09b_gb200_no_fabric")).values()) == [F] * 4
+    # The fabric manager of an NVL72 runs on its switch trays, not on this compute tray.
+    _, found = run("nvlink.fabric-not-ready", healthy("h09b_gb200_no_fabric"))
+    assert not any("install nvidia-fabricmanager" in (f.fix or "") for f in found)
 
 
 def test_h10_a_fabric_that_never_finished() -> None:

@@ -76,6 +76,10 @@ def test_locked_memory_fails_beside_rdma_only() -> None:
 
 def test_the_capability_lifts_the_limit_and_a_large_limit_is_a_note() -> None:
     assert one("limits.memlock", variant(HGX, limits={"memlock": "8388608"})).state is State.NOTE  # root, all bits
+    small = one("limits.memlock", variant(HGX, limits={"memlock": "65536"}))
+    assert small.consequence == (
+        "a child of it without the capability cannot register memory with the NIC, and its job ends"
+    )
     large = variant(HGX, limits={"memlock": str(64 * GIB)}, process=DOCKER)
     assert one("limits.memlock", large).state is State.NOTE
     assert one("limits.memlock", limits(large, memlock_bytes=DENIED)).state is State.UNKNOWN

@@ -13,6 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.cli.commands import run
 from tests.support.snapshots import write_snapshot
 from topocheck.cli.check import CheckCommand
 from topocheck.cli.check import check as check_command
@@ -341,3 +342,19 @@ def test_help_tells_every_formats_codes() -> None:
     for name, (healthy, failed, unknown, _) in CODES.items():
         row = next(x.split() for x in said.splitlines() if x.split()[:1] == [name])
         assert row[1:4] == [str(healthy), str(failed), str(unknown)]
+
+
+def test_accelerators_of_another_maker_are_told(tmp_path: Path) -> None:
+    ran = run(check_command, "--from", write_snapshot(tmp_path / "amd.snap", "mi300x_x8"))
+    assert "8 accelerators of another maker, reported and not judged" in ran.out
+    assert "no GPU was found" not in ran.out
+
+
+def test_checks_that_do_not_apply_are_not_called_fine(tmp_path: Path) -> None:
+    from tests.cli.commands import run
+    from topocheck.cli.check import check
+
+    bare = write_snapshot(tmp_path / "hgx.snap", "hgx_h100_cx7")
+    ran = run(check, "--from", bare, "--only", "consistency.smi-vs-ours")
+    assert ran.code == 0
+    assert "nothing judged: none of 1 check applies here" in ran.out

@@ -30,6 +30,17 @@ def test_recordings_of_no_rank_are_not_dropped_in_silence(recording: Path) -> No
     assert "of no rank" in ran.error
 
 
+@pytest.mark.parametrize("kind", ["rankfile", "numactl"])
+def test_nothing_to_place_is_said_in_one_way(tmp_path: Path, kind: str) -> None:
+    ran = run(emit, kind, write_snapshot(tmp_path / "bare", "no_pci"))
+    assert (ran.code, ran.out) == (2, "")
+    assert "nothing to place" in ran.error
+
+
+def test_a_gpu_split_by_mig_is_told(tmp_path: Path) -> None:
+    assert "GPU0 is split by MIG" in run(placement, "--from", write_snapshot(tmp_path / "mig", "mig_node")).out
+
+
 def test_no_gres_conf_of_a_node_without_gpus(tmp_path: Path) -> None:
     ran = run(emit, "gres-conf", write_snapshot(tmp_path / "bare", "no_pci"))
     assert (ran.code, ran.out) == (2, "")
@@ -164,7 +175,7 @@ def test_placement_of_a_job_from_recordings(tmp_path: Path) -> None:
 def test_placement_outside_a_job_shows_the_plan(recording: Path) -> None:
     ran = run(placement, "--from", recording)
     assert ran.code == 0
-    assert "no rank of a job" in ran.out
+    assert "No rank of a job" in ran.out
     assert "60-71,156-167" in ran.out
 
 

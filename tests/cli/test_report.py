@@ -69,6 +69,23 @@ def test_a_section_without_anything_says_so(tmp_path, format_):
     assert "software: this machine" not in said
 
 
+def test_a_json_report_is_not_taken_for_a_damaged_snapshot(hgx, tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(invoke("report", "--from", hgx, "--format", "json").stdout)
+    result = run("report", "--from", str(path))
+    assert result.returncode == 2
+    assert b"is JSON and no snapshot" in result.stderr
+
+
+def test_closed_standard_input(tmp_path):
+    code = "import os, sys; os.close(0); os.execv(sys.executable, [sys.executable, '-m', 'topocheck', *sys.argv[1:]])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "report", "--smi-topo", "-"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("topocheck: standard input is closed")
+
+
 def test_json_names(hgx):
     data = json.loads(invoke("report", "--from", hgx, "--format", "json").stdout)
     assert {"schema_version", "topocheck_version", "source", "host", "gpus", "nics", "numa_nodes", "pci", "paths",

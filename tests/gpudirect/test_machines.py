@@ -57,3 +57,38 @@ def test_a_lost_gpu_takes_seven_pairs_with_it() -> None:
 def test_without_root_a_healthy_nvlink_machine_loses_no_verdict() -> None:
     node = read("hgx_h100_cx7", system={"root": False})
     assert {v.verdict.value for v in judge(node, build(node)).p2p} == {"yes"}
+
+
+def _fixes(name: str, kind: str) -> dict[str, set[str]]:
+    """Return verdict -> all fixes given with it."""
+    node = cached(name)
+    found: dict[str, set[str]] = {}
+    for v in getattr(judge(node, build(node)), kind):
+        found.setdefault(v.verdict.value, set()).update(r.fix for r in v.reasons if r.fix)
+    return found
+
+
+def test_no_road_is_advised_into_a_gpu_that_takes_none() -> None:
+    # GB10: CUDA says that it does not support GPUDirect RDMA; its open module is on kernel 6.11.
+    assert _fixes("gb10", "rdma") == {"no": {"cable it and bring the port up, if it is meant to work"}}
+
+
+def test_the_open_modules_are_not_advised_for_volta() -> None:
+    # V100: the open kernel modules drive Turing and newer ones.
+    assert _fixes("dgx1v", "rdma")["yes"] == set()
+    assert not any("open kernel modules" in f for fixes in _fixes("dgx1v", "rdma").values() for f in fixes)
+
+
+def test_mig_is_the_one_cause_of_a_refusal() -> None:
+    assert _fixes("mig_node", "p2p")["no"] == {"nvidia-smi -i 0 -mig 0 (stops everything that runs on it)"}
+
+
+def test_reads_and_writes_refused_alike_are_one_reason() -> None:
+    node = cached("rtx4090_x8")
+    first = judge(node, build(node)).p2p[0]
+    (refused,) = [r for r in first.reasons if "refused" in r.text]
+    assert refused.text.startswith("peer reads and writes refused")
+    assert [e.source for e in refused.evidence] == [
+        "NVML DeviceGetP2PStatus(0, 1, 0)",
+        "NVML DeviceGetP2PStatus(0, 1, 1)",
+    ]

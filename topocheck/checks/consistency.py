@@ -283,7 +283,7 @@ def smi_vs_ours(context: Context) -> Iterator[Finding]:
             consequence="tools that read it see no topology; topocheck's comes from sysfs and NVML",
             evidence=smi.evidence("topo -m"),
             rule="nvidia-smi topo -m should end with 0 and a matrix",
-            fix="update the driver; compare `topocheck smi`",
+            fix="update the driver; compare `topocheck report --section matrix`",
         )
         return
     matrix = smi.matrix

@@ -195,7 +195,9 @@ def memlock(c: Context) -> Iterator[Finding]:
         subject="process",
         title=f"this process may lock {size(limit)} of memory, and {listed(n.label for n in nics)} "
         f"{'is' if len(nics) == 1 else 'are'} active{lifted}",
-        consequence="registering memory with the NIC fails (`ibv_reg_mr`: cannot allocate memory), and the job ends"
+        consequence="a child of it without the capability cannot register memory with the NIC, and its job ends"
+        if low and capable
+        else "registering memory with the NIC fails (`ibv_reg_mr`: cannot allocate memory), and the job ends"
         if low
         else "large jobs may reach it when they register memory with the NIC",
         evidence=_quote(c, "/proc/self/limits Max locked memory", limit)

@@ -18,6 +18,10 @@ _START = (
     "install nvidia-fabricmanager in exactly the driver's version, start it (systemctl start nvidia-fabricmanager) "
     "and look at its log; the GPUs may need a reset after it, which ends all that runs on them"
 )
+_RACK = (
+    "look at the fabric manager of the rack, which runs on its switch trays, and at nvidia-imex here; then reset the "
+    "GPUs, which ends all that runs on them"
+)
 
 
 def _gpus(context: Context) -> list[Gpu]:
@@ -87,7 +91,7 @@ def fabric_not_ready(context: Context) -> Iterator[Finding]:
                 consequence="CUDA does not start on it (error 802), or it has no NVLink peers",
                 evidence=_evidence([gpu]),
                 rule="state Completed and status Success",
-                fix=_START,
+                fix=_RACK if _multi_node(gpu) else _START,
             )
     yield from _identity(gpus)
 

@@ -29,7 +29,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         notices: what the reader must know of the run itself (a policy that could not be read).
         policy_readable: False where the built-in policy had to take the place of the site's.
         overdue: ids of the checks whose facts did not come in time.
-        gpus: how many GPUs were found; None where the topology was not given.
+        no_gpu: why the checks of GPUs did not apply, in words; empty where there are GPUs, or may be.
     """
 
     source: str
@@ -44,7 +44,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
     policy_readable: bool = True
     overdue: tuple[str, ...] = ()
-    gpus: int | None = None
+    no_gpu: str = ""
+
+
+def no_gpu(node: Node, topology: Topology) -> str:
+    """Return why the checks of GPUs did not apply; empty where there are GPUs, or NVML did not answer in time."""
+    if topology.gpus or "NVML" in late_sources(node):
+        return ""
+    if n := len(topology.accelerators):
+        return f"{n} accelerator{'s' if n > 1 else ''} of another maker, reported and not judged"
+    return "no GPU was found, so the checks of GPUs did not apply"
 
 
 def conclude(
@@ -56,7 +65,7 @@ def conclude(
     *,
     cannot_tell: Sequence[str] = (),
     policy_readable: bool = True,
-    gpus: int | None = None,
+    no_gpu: str = "",
 ) -> Outcome:
     """Return the outcome of findings under a policy. Failure beats could-not-tell.
 
@@ -68,7 +77,7 @@ def conclude(
         notices: what the reader must know of the run itself.
         cannot_tell: what must be known beyond the policy's own musts, and is not (the policy itself, a job's GPUs).
         policy_readable: False where `policy` stands in for one that could not be read.
-        gpus: how many GPUs the node was found to have.
+        no_gpu: see `Outcome`.
     """
     results = settle(node, findings, results)
     overdue = tuple(r.id for r in results if r.detail.startswith(OVERDUE))
@@ -91,7 +100,7 @@ def conclude(
         notices=tuple(notices),
         policy_readable=policy_readable,
         overdue=overdue,
-        gpus=gpus,
+        no_gpu=no_gpu,
     )
 
 

@@ -132,6 +132,10 @@ def _working(link: Link) -> float | None:
 def _too_slow(nic: Nic, port: RdmaPort, gbit_s: float, narrow: Link, carries: float, every: list[Link]) -> Finding:
     own = next((x.lower_max.rate() for x in every if x.own and x.lower.address == nic.address), None)
     built_so = isinstance(own, float) and own * 8 < gbit_s
+    could = [r for r in (narrow.lower_max.rate(), narrow.upper_max.rate()) if isinstance(r, float)]
+    fix = "move the NIC to a slot that can do what the card can (switches the node off)"
+    if narrow.both_ends and len(could) == 2 and min(could) * 8 >= gbit_s:
+        fix = "mend the link first: both its ends can do more (pcie.link-width, pcie.link-speed)"
     return Finding(
         id="pcie.nic-slot-too-slow",
         state=State.NOTE if built_so else State.WARN,
@@ -141,7 +145,7 @@ def _too_slow(nic: Nic, port: RdmaPort, gbit_s: float, narrow: Link, carries: fl
         consequence=f"this NIC reaches at most {100 * carries / gbit_s:.0f} % of its port's rate",
         evidence=port.evidence("rate") + narrow.evidence("speed") + narrow.evidence("width"),
         rule="data rate of the port > rate of the narrowest PCIe link after line coding",
-        fix=None if built_so else "move the NIC to a slot that can do what the card can (switches the node off)",
+        fix=None if built_so else fix,
     )
 
 

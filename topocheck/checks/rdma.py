@@ -155,7 +155,7 @@ def port_down(c: Context) -> Iterator[Finding]:
         worse = State.WARN if waits or (not off and mostly_up) else State.NOTE
         phys = p.port.phys_state
         words = f"{state}, {phys}" if known(phys) else state
-        beside = f"; {len(up)} of {len(alike)} ports of its kind are up" if alike else ""
+        beside = f"; of the other ports of its kind {len(up)} of {len(alike)} are up" if alike else ""
         yield Finding(
             id="rdma.port-down",
             state=State.FAIL if expected else worse,

@@ -76,7 +76,7 @@ def judge(asked: Asked) -> tuple[Outcome, Report]:
     if not (asked.only or asked.skip or asked.policy_file):
         # Nothing of the command line is left that could be wrong: the machine is asked while the rest is loaded.
         host = common.open_host(asked.recording, budget_s=gather_s)
-    from topocheck.checks.outcome import conclude, only_gpus
+    from topocheck.checks.outcome import conclude, no_gpu, only_gpus
     from topocheck.pipeline import build_report
 
     told = Told()
@@ -96,7 +96,7 @@ def judge(asked: Asked) -> tuple[Outcome, Report]:
         told.notices,
         cannot_tell=told.cannot_tell,
         policy_readable=told.policy_readable,
-        gpus=len(report.topology.gpus),
+        no_gpu=no_gpu(report.node, report.topology),
     )
     return outcome, report
 

@@ -170,6 +170,8 @@ def _rankfile(wanted: Wanted) -> str:
     node, topology, source = _one(wanted)
     chosen = plan(node, topology, wanted.ranks_per_node)
     hosts = _hosts(wanted.nodes) if wanted.nodes else (chosen.hostname,)
+    if not chosen.bindings:
+        raise InputError(chosen.notes[0])
     if not wanted.nodes and wanted.files:
         source += _renamed(wanted.files[0])
     try:

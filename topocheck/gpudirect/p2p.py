@@ -42,7 +42,9 @@ def judge_pair(g: Ground, a: Gpu, b: Gpu, path: Path) -> P2pVerdict:
     if blocked:
         steps = blocked
     else:
-        steps = [*_permission(g, a, b), *_partition(a, b)]
+        split = _partition(a, b)
+        steps = [ReasonStep(s.text, s.effect, s.evidence, None if split else s.fix) for s in _permission(g, a, b)]
+        steps += split
         steps += _nvlink(a, b, path) if road == "nvlink" else _pcie(g, a, b, path)
     verdict = verdict_of(steps)
     return P2pVerdict(
@@ -72,6 +74,11 @@ def _permission(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:
         else:
             meaning, fix = p2p_code(code) or (f"NVML answers with a code not known here ({code})", "update topocheck")
             effect = "unknown" if code == "U" or p2p_code(code) is None else "no"
+            before = steps[-1] if steps else None
+            if before is not None and before.text == f"peer reads refused, {code}: {meaning}":
+                text = f"peer reads and writes refused, {code}: {meaning}"
+                steps[-1] = ReasonStep(text, effect, before.evidence + quoted, fix)
+                continue
             steps.append(ReasonStep(f"peer {kind}s refused, {code}: {meaning}", effect, quoted, fix))
     peer = next((p for p in cuda.peers if p.from_address == a.address and p.to_address == b.address), None)
     if peer is not None and not isinstance(peer.can_access, Missing):

@@ -50,11 +50,15 @@ def judge_pair(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> RdmaVerdict:
     verdict = worst_of(verdict_of(common), best_of(by_peer, by_buf))
     # One open road is enough, so the other's "no" is told without weighing in the chain.
     steps = [s if Verdict(s.effect) is best_of(by_peer, by_buf) else _told(s) for s in (peer, buf)]
+    if common[0].effect == "no":
+        # No road leads into this GPU's memory, so none is worth building.
+        steps = [ReasonStep(s.text, s.effect, s.evidence) for s in steps]
     return _result(gpu, nic, verdict, by_peer, by_buf, [*common, *steps])
 
 
 def _told(step: ReasonStep) -> ReasonStep:
-    return ReasonStep(step.text, "info", step.evidence, step.fix)
+    """Return the step of a road that is not needed, without its fix."""
+    return ReasonStep(step.text, "info", step.evidence)
 
 
 def _result(gpu: Gpu, nic: Nic, verdict: Verdict, peer: Verdict, buf: Verdict, steps: list[ReasonStep]) -> RdmaVerdict:

@@ -11,6 +11,8 @@ CLIENTS = ("nv_mem", "nv_mem_nc", "nvidia-peermem")
 """Names under /sys/kernel/mm/memory_peers by which NVIDIA's modules register (NVIDIA/nccl src/transport/net.cc)."""
 
 _MODULES = ("nvidia_peermem", "nv_peer_mem")
+TURING = 6
+"""NVML_DEVICE_ARCH_TURING: the open kernel modules drive it and newer ones (their README, "Compatible GPUs")."""
 DMABUF_KERNEL = (5, 12)
 """First kernel whose RDMA core registers DMA-BUF memory (Linux 5.12, drivers/infiniband/core/umem_dmabuf.c)."""
 
@@ -82,6 +84,17 @@ def dma_buf(g: Ground, gpu: Gpu, nic: Nic) -> ReasonStep:
     return ReasonStep(f"DMA-BUF: the GPU exports it and {driver} registers it", "yes", shown)
 
 
+def _open_modules(g: Ground, gpu: Gpu) -> str | None:
+    """Return the advice to take the open kernel modules; None for a GPU older than they are made for."""
+    generation = gpu.nvml.architecture if gpu.nvml is not None else None
+    if isinstance(generation, int) and generation < TURING:
+        return None
+    kernel = kernel_version(g.node.system.kernel_release)
+    if g.node.system.nvidia_module_flavor == "open" and kernel is not None and kernel >= DMABUF_KERNEL:
+        return None
+    return "install the open kernel modules of the NVIDIA driver, on kernel 5.12 or newer"
+
+
 def _gpu_side(g: Ground, gpu: Gpu) -> ReasonStep:
     system = g.node.system
     attribute = gpu.cuda.dma_buf if gpu.cuda is not None else None
@@ -89,8 +102,7 @@ def _gpu_side(g: Ground, gpu: Gpu) -> ReasonStep:
         quoted = said(gpu.cuda, "DMA_BUF_SUPPORTED", attribute)
         if attribute:
             return ReasonStep("DMA-BUF: CUDA exports it", "yes", quoted)
-        fix = "install the open kernel modules of the NVIDIA driver, on kernel 5.12 or newer"
-        return ReasonStep(f"DMA-BUF: {gpu.label} does not export it", "no", quoted, fix)
+        return ReasonStep(f"DMA-BUF: {gpu.label} does not export it", "no", quoted, _open_modules(g, gpu))
     flavor = system.nvidia_module_flavor
     if isinstance(flavor, Missing):
         return ReasonStep("DMA-BUF: whether the NVIDIA kernel module is the open one is not known", "unknown")
@@ -100,7 +112,7 @@ def _gpu_side(g: Ground, gpu: Gpu) -> ReasonStep:
             "DMA-BUF: the proprietary NVIDIA kernel module does not export it",
             "no",
             quoted,
-            "install the open kernel modules of the NVIDIA driver",
+            _open_modules(g, gpu),
         )
     kernel = kernel_version(system.kernel_release)
     if kernel is None:

@@ -164,6 +164,11 @@ def read(file: IO[bytes], name: str) -> tuple[Header, dict[str, Answer]]:
     except _BadError as e:
         raise SnapshotError(f"{name}: line {number}: expected {e}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+        if number == 1 and isinstance(e, gzip.BadGzipFile) and _begins_as_json(file):
+            raise SnapshotError(
+                f"{name}: is JSON and no snapshot; expected what `topocheck snapshot save` wrote "
+                "(topocheck fleet and topocheck diff read JSON reports)"
+            ) from None
         what = "is cut short" if isinstance(e, EOFError) else "is not compressed with gzip, or damaged"
         where = f"after line {number}" if number > 1 else "at its start"
         raise SnapshotError(f"{name}: {what} ({where}); expected a snapshot written by topocheck") from None
@@ -172,6 +177,11 @@ def read(file: IO[bytes], name: str) -> tuple[Header, dict[str, Answer]]:
         expected = "the header of a snapshot" if number == 1 else "a question with its answer"
         raise SnapshotError(f"{name}: line {number}: expected {expected}: {_short(e)}") from None
     return header, answers
+
+
+def _begins_as_json(file: IO[bytes]) -> bool:
+    file.seek(0)
+    return file.read(64).lstrip()[:1] == b"{"
 
 
 class _BadError(Exception):

@@ -24,9 +24,9 @@ def _active_rdma(node: Node) -> tuple[list[str], list[str]]:
 def _network_words(node: Node) -> str:
     infiniband, roce = _active_rdma(node)
     if infiniband:
-        return f"InfiniBand ({len(infiniband)} active HCAs)"
+        return f"InfiniBand ({len(infiniband)} active HCA{'s' * (len(infiniband) > 1)})"
     if roce:
-        return f"RoCE ({len(roce)} active devices)"
+        return f"RoCE ({len(roce)} active device{'s' * (len(roce) > 1)})"
     return "TCP"
 
 

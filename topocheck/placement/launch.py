@@ -79,8 +79,8 @@ def rankfile_lines(plan: Plan, hosts: tuple[str, ...]) -> tuple[str, ...]:
         ValueError: the cores of a rank cannot be numbered from the facts.
     """
     loose = [b for b in plan.bindings if not b.slot]
-    if loose or not plan.bindings:
-        who = f"local rank {loose[0].local_rank} ({loose[0].gpu_label})" if loose else "this node has no usable GPU"
+    if loose:
+        who = f"local rank {loose[0].local_rank} ({loose[0].gpu_label})"
         raise ValueError(f"{who}: the cores near its GPU cannot be numbered; use `topocheck emit numactl`")
     n = len(plan.bindings)
     return tuple(

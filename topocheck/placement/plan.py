@@ -66,6 +66,9 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
         notes.append(f"{n} ranks for {len(gpus)} GPUs: some GPUs serve several ranks, which NCCL refuses")
     elif n < len(gpus):
         notes.append(f"{n} ranks for {len(gpus)} GPUs: {len(gpus) - n} GPUs stay idle")
+    if split_by_mig := [g.label for g in gpus if g.nvml is not None and g.nvml.mig_current is True]:
+        one = "is" if len(split_by_mig) == 1 else "are"
+        notes.append(f"{', '.join(split_by_mig)} {one} split by MIG: a rank there takes one MIG device, not the GPU")
     chosen = [gpus[i % len(gpus)] for i in range(n)]
     cores = core_map(node.numa)
     near = [near_cpus(g, node.numa) for g in chosen]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from topocheck.model.base import State
 from topocheck.render.bw_curves import collectives, fit_lines, size_text, sweeps
 from topocheck.render.page import Page, Span, Style, clean
-from topocheck.render.words import STATE_MARKS, STATE_STYLES
+from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
 
 if TYPE_CHECKING:
     from topocheck.model.measurement import Assessment, BandwidthReport, DeviceState, Measurement
@@ -25,7 +25,9 @@ def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> 
         page.text(clean(", ".join(f"{k} {v}" for k, v in facts.items() if k != "nccl_settings")), style="dim")
     if "nccl_settings" in run.machine:
         page.text(clean(f"NCCL settings: {run.machine['nccl_settings']}"), style="dim")
-    page.text(f"{len(run.measurements)} rows in {run.wall_s:.1f} s; GB/s are 10^9 bytes per second", style="dim")
+    page.text(
+        f"{plural(len(run.measurements), 'row')} in {run.wall_s:.1f} s; GB/s are 10^9 bytes per second", style="dim"
+    )
     for d in run.device_states:
         page.text(_state_text(d, report), style="dim")
     if run.interrupted:

@@ -75,7 +75,9 @@ def sum_up(outcome: Outcome) -> str:
     if word == "OK" and outcome.state is State.UNKNOWN:
         word = "OK as far as could be told"
     listed = ", ".join(parts) or "nothing found"
-    none = "; no GPU was found, so the checks of GPUs did not apply" if outcome.gpus == 0 else ""
+    if not judged:
+        return f"{word}: nothing judged: none of {plural(len(outcome.results), 'check')} applies here"
+    none = f"; {outcome.no_gpu}" if outcome.no_gpu else ""
     return f"{word}: {listed} by {plural(judged, 'check')} (policy {outcome.policy.source}){none}"
 
 

@@ -129,7 +129,8 @@ def prediction_text(p: Prediction, labels: dict[int, str], style: Style, *, why:
             ("rank", "host", "GPU", ""),
             [(str(r.rank), r.host, r.gpu, labels.get(r.rank, "")) for r in p.ranks],
         )
-    page.heading("Between ranks")
+    if p.pairs:
+        page.heading("Between ranks")
     for x in p.pairs:
         route = x.path if x.path == x.routed else f"{x.path}, routed {x.routed}"
         rate = f"{x.gb_s:.1f} GB/s" if x.gb_s else ""

@@ -65,7 +65,7 @@ def placement_text(
         if not problems:
             page.text("Nothing wrong found in it.", style="green")
     elif ranks:
-        page.line("This process is no rank of a job (no variables of torchrun, srun or mpirun); the plan for its node:")
+        page.line("No rank of a job (no variables of torchrun, srun or mpirun): the plan for its node")
     page.heading(f"Suggested for each node like {plan.hostname}")
     page.table(
         ("local rank", "GPU", "address", "CPUs", "memory node", "NIC"),

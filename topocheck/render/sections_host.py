@@ -59,6 +59,7 @@ def numa(report: Report, page: Page) -> None:
         for n in facts.nodes:
             near = [g.label for g in topology.gpus if g.cpu_node == n.node]
             near += [x.label for x in topology.nics if x.cpu_node == n.node]
+            near += [x.label for x in topology.accelerators if x.cpu_node == n.node]
             own = [f"{g.label}'s memory" for g in topology.gpus if g.memory_node == n.node]
             if n.cpulist == "" and n.memory_total_bytes == 0 and not near + own:
                 empty.append(n.node)

@@ -104,9 +104,11 @@ def _short(text: str) -> str:
 def pcie(report: Report, page: Page) -> None:
     """Each GPU's and NIC's PCIe link: now, at most, and the narrowest hop above it."""
     topology = report.topology
+    devices: list[Gpu | Nic] = [*topology.gpus, *topology.accelerators, *topology.nics]
+    if not devices:
+        return
     page.heading("PCIe links (GB/s a direction, theory)")
     rows: list[Sequence[Span | str]] = []
-    devices: list[Gpu | Nic] = [*topology.gpus, *topology.accelerators, *topology.nics]
     for x in devices:
         d = x.pci
         if d is None:

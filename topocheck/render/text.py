@@ -55,7 +55,7 @@ def summary(report: Report, page: Page) -> None:
         page.pair("machine", machine)
     page.pair("GPUs", _gpus(report))
     if topology.accelerators:
-        models = Counter(f"{g.vendor} {_or(g.name, 'accelerator')}" for g in topology.accelerators)
+        models = Counter(_of_maker(str(g.vendor), _or(g.name, "accelerator")) for g in topology.accelerators)
         listed = ", ".join(f"{n} x {m}" for m, n in models.items())
         page.pair("accelerators", f"{listed}: reported, not judged")
     page.pair("NICs", _nics(report))
@@ -124,7 +124,7 @@ def _machine(report: Report) -> str:
         parts.append(plural(numa.sockets, "socket"))
     if nodes:
         parts.append(plural(nodes, "NUMA node"))
-    product = " ".join(p for p in (_or(system.dmi_vendor, ""), _or(system.dmi_product, "")) if p)
+    product = _of_maker(_or(system.dmi_vendor, ""), _or(system.dmi_product, ""))
     if product:
         parts.append(product)
     if known(system.hypervisor):
@@ -135,6 +135,11 @@ def _machine(report: Report) -> str:
     if known(system.container):
         parts.append(f"in a container ({system.container})")
     return ", ".join(parts)
+
+
+def _of_maker(maker: str, product: str) -> str:
+    """Return `maker product`; the maker once where the product's name begins with it."""
+    return product if product.lower().startswith(maker.lower()) and product else f"{maker} {product}".strip()
 
 
 def _gpus(report: Report) -> str:

@@ -90,7 +90,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             kinds.setdefault((row.kind, row.group, row.size_bytes), []).append(row)
         for (kind, group, size), rows in kinds.items():
             seconds = sum(r.estimate_s for r in rows)
-            out.append(f"{KINDS.get(kind, kind)} ({group}), {size_text(size)}: {len(rows)} rows, about {seconds:.1f} s")
+            number = f"{len(rows)} row{'s' if len(rows) > 1 else ''}"
+            out.append(f"{KINDS.get(kind, kind)} ({group}), {size_text(size)}: {number}, about {seconds:.1f} s")
         for c in self.collectives:
             sizes = f"{size_text(c.sizes_bytes[0])} to {size_text(c.sizes_bytes[-1])}"
             out.append(

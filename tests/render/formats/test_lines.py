@@ -51,6 +51,15 @@ def test_strict_names_the_warning() -> None:
     assert text("nhc", WARNING, strict=True) == ("topocheck: numa.node-missing: no device tells its node\n", 1)
 
 
+def test_a_sentence_that_does_not_fit_is_cut_between_words_and_keeps_the_count() -> None:
+    down = "port 1 of mlx5_5 is down (DOWN, Polling): no signal from the other end of the cable"
+    first = Finding(id="no.such-check", state=State.FAIL, subject="0000:ac:00.0 mlx5_5 port 1", title=down)
+    other = Finding(id="no.such-check", state=State.FAIL, subject="0000:bd:00.0 mlx5_6 port 1", title=down)
+    line = nagios.render(outcome(first, other), report()).partition(" | ")[0]
+    # 80 bytes: 20 of "TOPOCHECK CRITICAL: ", 10 of " (+1 more)", 3 of "..." leave 47 for whole words.
+    assert line == "TOPOCHECK CRITICAL: mlx5_5 port 1: port 1 of mlx5_5 is down (DOWN,... (+1 more)"
+
+
 HOSTILE = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("\"'`|\n\r\x1b;=$ä日")), max_size=400)
 
 

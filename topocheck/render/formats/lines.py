@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 REASON_BYTES = 160
 """Room of a scheduler's reason: `sinfo -R` shows a column of it, `scontrol show node` the whole."""
 
+_LONGEST_WORD = 24
+
 CANNOT_TELL = "unknown"
 """Stands where a check's id would stand when nothing failed, but something that must be known is not."""
 
@@ -42,14 +44,25 @@ class Headline(msgspec.Struct, frozen=True):
         return self._about(self.text)
 
     def fit(self, prefix: str, limit_bytes: int) -> str:
-        """Return `prefix` and the fullest wording that fits in `limit_bytes` bytes; cut where none does."""
+        """Return `prefix` and the fullest wording that fits in `limit_bytes` bytes; cut where none does.
+
+        What is cut is the finding's own sentence, which begins with what is wrong here; `(+2 more)` stays whole.
+        """
         wordings = [self.line(), *([self._about(self.short)] if self.short else [])]
         lines = [prefix + plain(w) for w in wordings]
-        return next((x for x in lines if len(x.encode("utf-8", "replace")) <= limit_bytes), cut(lines[-1], limit_bytes))
+        whole = next((x for x in lines if len(x.encode("utf-8", "replace")) <= limit_bytes), None)
+        if whole is not None:
+            return whole
+        return cut(prefix + plain(self._said(self.text)), limit_bytes - len(self._others())) + self._others()
 
     def _about(self, text: str) -> str:
-        said = text if self.subject in text or self.subject == "node" else f"{self.subject}: {text}"
-        return f"{said} (+{self.more} more)" if self.more else said
+        return self._said(text) + self._others()
+
+    def _said(self, text: str) -> str:
+        return text if self.subject in text or self.subject == "node" else f"{self.subject}: {text}"
+
+    def _others(self) -> str:
+        return f" (+{self.more} more)" if self.more else ""
 
 
 def headline(outcome: Outcome) -> Headline | None:
@@ -75,7 +88,7 @@ def _of(findings: list[Finding]) -> Headline:
     check = CHECKS.get(first.id)
     subject = first.subject
     address, _, label = subject.partition(" ")
-    if " " not in label and label and normalize_address(address):
+    if label[:1].isalpha() and normalize_address(address):
         subject = label
     return Headline(first.id, subject, first.title, check.title if check else "", len(findings) - 1)
 
@@ -87,11 +100,14 @@ def plain(text: str) -> str:
 
 
 def cut(text: str, limit_bytes: int) -> str:
-    """Return text of at most `limit_bytes` bytes of UTF-8, cut between characters, with `...` where it was cut."""
+    """Return text of at most `limit_bytes` bytes of UTF-8, cut between words, with `...` where it was cut."""
     data = text.encode("utf-8", "replace")
     if len(data) <= limit_bytes:
         return data.decode("utf-8")
-    return data[: limit_bytes - 3].decode("utf-8", "ignore").rstrip() + "..."
+    kept = data[: limit_bytes - 3].decode("utf-8", "ignore")
+    # A word of its own length (a path, a command) is cut within: better half of it than nothing.
+    words, _, last = kept.rpartition(" ")
+    return (words if words and len(last) < _LONGEST_WORD else kept).rstrip() + "..."
 
 
 def reason(outcome: Outcome) -> str:

@@ -29,7 +29,9 @@ def render(outcome: Outcome, report: Report) -> str:
     judged = sum(r.state is not State.NOT_APPLICABLE for r in outcome.results)
     prefix = f"TOPOCHECK {word}: "
     if word == "OK" or first is None:
-        line = cut(prefix + plain(outcome.notices[0] if outcome.notices else f"{judged} checks"), LINE_BYTES)
+        doubts = sum(r.state is State.UNKNOWN for r in outcome.results)
+        told = f"{judged} checks" + (f", {doubts} of them unknown" if doubts else "")
+        line = cut(prefix + plain(outcome.notices[0] if outcome.notices else told), LINE_BYTES)
     else:
         line = first.fit(prefix, LINE_BYTES)
     line = line.replace("|", "/")
