@@ -358,3 +358,13 @@ def test_checks_that_do_not_apply_are_not_called_fine(tmp_path: Path) -> None:
     ran = run(check, "--from", bare, "--only", "consistency.smi-vs-ours")
     assert ran.code == 0
     assert "nothing judged: none of 1 check applies here" in ran.out
+
+
+def test_one_fault_of_many_gpus_is_told_once(tmp_path: Path) -> None:
+    ran = run(check_command, "--from", write_snapshot(tmp_path / "f.snap", "h08_fabric_insufficient"))
+    assert ran.out.count("nvlink.fabric-not-ready") == 1
+    for n in range(1, 8):
+        assert f"GPU{n}" in ran.out
+    assert "and 7 more" in ran.out
+    assert "8 fail" in ran.out
+    assert "{'" not in ran.out

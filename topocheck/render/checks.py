@@ -14,7 +14,7 @@ from topocheck.model.base import State
 from topocheck.render.document import encode
 from topocheck.render.document import finding as finding_doc
 from topocheck.render.page import Page, Style, clean
-from topocheck.render.text import finding as finding_text
+from topocheck.render.text import add_findings
 from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
 
 if TYPE_CHECKING:
@@ -45,10 +45,7 @@ def check_json(outcome: Outcome) -> str:
 def check_text(outcome: Outcome, style: Style, *, verbose: bool = False) -> str:
     """Return the outcome for a person: findings worst first, then one line that sums up."""
     page = Page(style)
-    for f in outcome.findings:
-        if f.state is State.NOTE and not verbose:
-            continue
-        finding_text(f, page)
+    add_findings([f for f in outcome.findings if verbose or f.state is not State.NOTE], page)
     if verbose:
         page.blank()
         page.table(

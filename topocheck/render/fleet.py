@@ -105,7 +105,10 @@ def _kind(kind: Kind, odd: set[str], page: Page, limit: int) -> None:
     if len(kind.groups) > len(rows):
         page.text(f"and {plural(len(kind.groups) - len(rows), 'smaller group')}", style="dim")
     for m in kind.mixed[:limit]:
-        examples = [f"{v} on {plural(n, 'node')} ({e})" for (v, n), e in zip(m.values, m.examples, strict=False)]
+        examples = [
+            f"{v} on {plural(n, 'node')} ({'such as ' if n > 1 else ''}{e})"
+            for (v, n), e in zip(m.values, m.examples, strict=False)
+        ]
         page.text(f"mixed: {m.device} {m.field}: {', '.join(examples[:6])}", style="yellow", hang=2)
     _rest(len(kind.mixed), limit, page)
 

@@ -89,9 +89,7 @@ def findings(report: Report, page: Page) -> None:
         page.line(("Nothing wrong found", "bold green"), f" by {plural(judged, 'check')}.")
     else:
         page.line(("Findings", "bold"), f" of {plural(judged, 'check')}: {', '.join(parts)}")
-    for f in report.findings:
-        if f.state is not State.NOTE:
-            finding(f, page)
+    add_findings([f for f in report.findings if f.state is not State.NOTE], page)
     notes = [f for f in report.findings if f.state is State.NOTE]
     for f in notes:
         page.text(f"note  {f.id}  {f.subject}: {f.title}", style="cyan", hang=6)
@@ -100,9 +98,20 @@ def findings(report: Report, page: Page) -> None:
         page.text(f"probe {p.name} {p.state.replace('_', ' ')}: {p.detail}", style="magenta", hang=2)
 
 
-def finding(f: Finding, page: Page) -> None:
-    """One finding with its evidence and fix."""
+def add_findings(findings: Sequence[Finding], page: Page) -> None:
+    """Add findings in their order; those that say the same of several subjects as one, with the first's evidence."""
+    alike: dict[tuple[State, str, str, str, str], list[Finding]] = {}
+    for f in findings:
+        alike.setdefault((f.state, f.id, f.title, f.consequence, f.fix or ""), []).append(f)
+    for first, *others in alike.values():
+        finding(first, [f.subject for f in others], page)
+
+
+def finding(f: Finding, others: Sequence[str], page: Page) -> None:
+    """One finding with its evidence and fix, and the `others` of which it is true too."""
     page.text(f"{STATE_MARKS[f.state]}  {f.id}  {f.subject}", style=STATE_STYLES[f.state], hang=6)
+    if others:
+        page.text(f"and {len(others)} more: {', '.join(others)}", indent=8, hang=2)
     page.text(f.title, indent=8)
     if f.consequence:
         page.text(f.consequence, indent=8)

@@ -96,6 +96,8 @@ def evidence_text(answer: Answer | Missing) -> str:
     """Return an answer as evidence, at most 200 characters of it."""
     if isinstance(answer, Missing):
         return f"!{answer}"
+    if isinstance(answer, dict):
+        return ", ".join(f"{k} {v}" for k, v in answer.items())[:_EVIDENCE_CHARS]
     return (answer if isinstance(answer, str) else repr(answer))[:_EVIDENCE_CHARS]
 
 
