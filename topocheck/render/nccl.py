@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from topocheck.model.base import Missing
 from topocheck.render.page import Page, Style, clean
+from topocheck.render.words import evidence_line
 
 if TYPE_CHECKING:
     from topocheck.knowledge.nccl import NcclSetting
@@ -99,7 +100,7 @@ def library_text(found: dict[str, Any], style: Style) -> str:
 def why_lines(page: Page, steps: Sequence[ReasonStep], indent: int = 4) -> None:
     """Add a chain of reasons, one line a rule, with its evidence and its fix."""
     for step in steps:
-        evidence = "; ".join(f"{e.source}: {e.raw}" for e in step.evidence)
+        evidence = "; ".join(evidence_line(e) for e in step.evidence)
         text = f"{_MARKS.get(step.effect, ' ')} {step.text}" + (f"  [{evidence}]" if evidence else "")
         page.text(text, indent=indent, hang=2)
         if step.fix:

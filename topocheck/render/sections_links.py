@@ -11,7 +11,7 @@ from topocheck.model.base import Missing, Verdict, known
 from topocheck.model.net import RdmaPort
 from topocheck.render.page import Page, Span
 from topocheck.render.sections_host import text_of
-from topocheck.render.words import VERDICT_STYLES, plural
+from topocheck.render.words import VERDICT_STYLES, evidence_line, plural
 
 if TYPE_CHECKING:
     from topocheck.pipeline import Report
@@ -224,7 +224,7 @@ def _grouped(verdicts: Sequence[V], title: Callable[[V], str], page: Page) -> No
         for r, (_, text) in zip(first.reasons, steps, strict=True):
             page.text(f"- {text if len(members) > 1 else r.text}", indent=4, hang=2)
             for e in r.evidence[:2]:
-                page.text(f"{e.source}: {e.raw}", indent=8, hang=2, style="dim")
+                page.text(evidence_line(e), indent=8, hang=2, style="dim")
             if r.fix:
                 page.text(f"fix: {r.fix}", indent=6, hang=5, style="green")
 

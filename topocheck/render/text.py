@@ -10,7 +10,7 @@ import topocheck
 from topocheck.model.base import Finding, Missing, Reason, State, known
 from topocheck.render import sections_host, sections_links
 from topocheck.render.page import Page, Style, clean
-from topocheck.render.words import STATE_MARKS, STATE_STYLES, gpu_connection, plural
+from topocheck.render.words import STATE_MARKS, STATE_STYLES, evidence_line, gpu_connection, plural
 
 if TYPE_CHECKING:
     from topocheck.pipeline import Report
@@ -116,7 +116,7 @@ def finding(f: Finding, others: Sequence[str], page: Page) -> None:
     if f.consequence:
         page.text(f.consequence, indent=8)
     for e in f.evidence[:MAX_EVIDENCE]:
-        page.text(f"{e.source}: {e.raw}", indent=10, style="dim", hang=2)
+        page.text(evidence_line(e), indent=10, style="dim", hang=2)
     if len(f.evidence) > MAX_EVIDENCE:
         page.text(f"and {len(f.evidence) - MAX_EVIDENCE} more (--format json shows all)", indent=10, style="dim")
     if f.fix:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from topocheck.model.base import Missing, State, Verdict
+from topocheck.model.base import Evidence, Missing, State, Verdict
 
 if TYPE_CHECKING:
     from topocheck.topology.types import Topology
@@ -54,6 +54,11 @@ def gpu_connection(topology: Topology) -> str:
         which = "the two" if len(gpus) == 2 else f"all {len(gpus)}"
         return f"{only} between {which} GPUs{through}"
     return ", ".join(f"{c} for {n} pairs" if n != 1 else f"{c} for 1 pair" for c, n in sorted(pairs.items()))
+
+
+def evidence_line(e: Evidence) -> str:
+    """Return where something was read and what stood there; an answer that was none is put in brackets."""
+    return f"{e.source}: ({e.raw[1:]})" if e.raw.startswith("!") else f"{e.source}: {e.raw}"
 
 
 def plural(n: int, one: str, many: str | None = None) -> str:

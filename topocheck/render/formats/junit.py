@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from topocheck.model.base import Finding, InputError, State
 from topocheck.render.page import clean
+from topocheck.render.words import evidence_line
 
 if TYPE_CHECKING:
     from topocheck.checks.outcome import Outcome
@@ -79,7 +80,7 @@ def _judge(ju: Any, case: Any, f: Finding, *, strict: bool) -> None:
     body = "\n".join(
         [
             *([f.consequence] if f.consequence else []),
-            *(f"{e.source}: {e.raw}" for e in f.evidence),
+            *(evidence_line(e) for e in f.evidence),
             *([f"rule: {f.rule}"] if f.rule else []),
             *([f"fix: {f.fix}"] if f.fix else []),
         ]
