@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from topocheck.asking import ask_machine
 from topocheck.checks import registry
 from topocheck.gpudirect.types import GpuDirect
 from topocheck.host.base import Host, HostError, RecordedBackend
@@ -33,11 +32,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     backends: tuple[Backend, ...] = ()
     results: tuple[registry.CheckResult, ...] = ()
     findings: tuple[Finding, ...] = ()
-
-
-def live_host(*, cross_check: bool = False, budget_s: float = 20.0) -> Host:
-    """Return this machine as a host: what `ask_machine` heard."""
-    return Host(RecordedBackend(ask_machine(cross_check=cross_check, budget_s=budget_s)), "live")
 
 
 def read_node(host: Host, probes: Sequence[Probe] | None = None) -> Node:
