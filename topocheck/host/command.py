@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import selectors
 import shutil
@@ -61,6 +60,8 @@ def run_command(argv: Sequence[str], timeout_s: float) -> dict[str, Any]:
 
 def _end_with(parent: int) -> Callable[[], None]:
     """Return what a new process does before it becomes the program: ask to be killed when its parent is gone."""
+    import ctypes  # here: a report that runs no command does without
+
     prctl = ctypes.CDLL(None).prctl
 
     def ask() -> None:
