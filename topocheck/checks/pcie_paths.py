@@ -134,7 +134,7 @@ def _too_slow(nic: Nic, port: RdmaPort, gbit_s: float, narrow: Link, carries: fl
     built_so = isinstance(own, float) and own * 8 < gbit_s
     could = [r for r in (narrow.lower_max.rate(), narrow.upper_max.rate()) if isinstance(r, float)]
     fix = "move the NIC to a slot that can do what the card can (switches the node off)"
-    if narrow.both_ends and len(could) == 2 and min(could) * 8 >= gbit_s:
+    if narrow.both_ends and min(could) * 8 >= gbit_s:
         fix = "mend the link first: both its ends can do more (pcie.link-width, pcie.link-speed)"
     return Finding(
         id="pcie.nic-slot-too-slow",

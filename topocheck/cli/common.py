@@ -56,6 +56,11 @@ def open_host(recording: Path | None, *, cross_check: bool = False, budget_s: fl
         InputError: the recording cannot be read.
     """
     answers = read_answers(recording, cross_check=cross_check, budget_s=budget_s)
+    return host_of(answers, recording)
+
+
+def host_of(answers: dict[str, Answer], recording: Path | None) -> Host:
+    """Return a host that gives these answers, called after the recording they are from."""
     return Host(RecordedBackend(answers), "live" if recording is None else plain_text(recording.name))
 
 

@@ -52,21 +52,37 @@ def emit(
     common.emit(_KINDS[kind](wanted), output)
 
 
-def _look(file: Path | None) -> tuple[Node, Topology]:
+class Look(msgspec.Struct, frozen=True):
+    """One machine: its facts, how its source is called, and what to say of its host name."""
+
+    node: Node
+    topology: Topology
+    source: str
+    renamed: str = ""
+
+
+def _look(file: Path | None) -> Look:
+    from topocheck.host.snapshot import load
     from topocheck.pipeline import read_node
     from topocheck.topology.build import build
 
-    node = read_node(common.open_host(file))
-    return node, build(node)
+    renamed = ""
+    if file is None:
+        node = read_node(common.open_host(None))
+    else:
+        header, answers = load(str(file))
+        node = read_node(common.host_of(answers, file))
+        if header.identifiers == "replaced":
+            renamed = "; host names were replaced when it was saved: put the real ones"
+    return Look(node, build(node), _source(file, node), renamed)
 
 
-def _one(wanted: Wanted) -> tuple[Node, Topology, str]:
-    """Return the one machine asked for, and how its source is called."""
+def _one(wanted: Wanted) -> Look:
+    """Return the one machine asked for."""
     if len(wanted.files) > 1:
         raise InputError(f"{wanted.files[1]}: this file is made from one recording; {len(wanted.files)} were given")
     file = wanted.files[0] if wanted.files else None
-    node, topology = _look(file)
-    return node, topology, _source(file, node)
+    return _look(file)
 
 
 def _source(file: Path | None, node: Node) -> str:
@@ -74,23 +90,14 @@ def _source(file: Path | None, node: Node) -> str:
     return f"{where} at {node.taken_at}" if node.taken_at else where
 
 
-def _renamed(file: Path | None) -> str:
-    """Return what to say of host names: nothing, unless they were replaced when the recording was saved."""
-    from topocheck.host.snapshot import load
-
-    if file is None or load(str(file))[0].identifiers != "replaced":
-        return ""
-    return "; host names were replaced when it was saved: put the real ones"
-
-
 def _gres(wanted: Wanted) -> str:
     from topocheck.placement.gres import gres
     from topocheck.render.emit import gres_conf
 
-    looked = [(*_look(f), f) for f in wanted.files or (None,)]
-    source = _source(looked[0][2], looked[0][0]) if len(looked) == 1 else f"{len(looked)} recordings"
-    source += max(map(_renamed, wanted.files), default="")
-    found = [gres(n, t) for n, t, _ in looked]
+    looks = [_look(f) for f in wanted.files or (None,)]
+    source = looks[0].source if len(looks) == 1 else f"{len(looks)} recordings"
+    source += max(x.renamed for x in looks)
+    found = [gres(x.node, x.topology) for x in looks]
     if not any(g.lines for g in found):
         raise InputError("; ".join(["no GPU to write a line for", *dict.fromkeys(n for g in found for n in g.notes)]))
     return gres_conf(found, source)
@@ -158,8 +165,8 @@ def _nccl_env(wanted: Wanted) -> str:
     from topocheck.placement.nccl_env import suggestions
     from topocheck.render.emit import nccl_env
 
-    node, topology, source = _one(wanted)
-    return nccl_env(suggestions(node, topology), source)
+    look = _one(wanted)
+    return nccl_env(suggestions(look.node, look.topology), look.source)
 
 
 def _rankfile(wanted: Wanted) -> str:
@@ -167,13 +174,12 @@ def _rankfile(wanted: Wanted) -> str:
     from topocheck.placement.plan import plan
     from topocheck.render.emit import rankfile
 
-    node, topology, source = _one(wanted)
-    chosen = plan(node, topology, wanted.ranks_per_node)
+    look = _one(wanted)
+    chosen = plan(look.node, look.topology, wanted.ranks_per_node)
     hosts = _hosts(wanted.nodes) if wanted.nodes else (chosen.hostname,)
     if not chosen.bindings:
         raise InputError(chosen.notes[0])
-    if not wanted.nodes and wanted.files:
-        source += _renamed(wanted.files[0])
+    source = look.source if wanted.nodes else look.source + look.renamed
     try:
         return rankfile(rankfile_lines(chosen, hosts), source)
     except ValueError as e:
@@ -205,11 +211,11 @@ def _numactl(wanted: Wanted) -> str:
     from topocheck.placement.plan import plan
     from topocheck.render.emit import numactl_script
 
-    node, topology, source = _one(wanted)
-    chosen = plan(node, topology, wanted.ranks_per_node)
+    look = _one(wanted)
+    chosen = plan(look.node, look.topology, wanted.ranks_per_node)
     if not chosen.bindings:
         raise InputError(chosen.notes[0])
-    return numactl_script(chosen, source)
+    return numactl_script(chosen, look.source)
 
 
 def _nccl_topo(wanted: Wanted) -> str:
@@ -218,11 +224,12 @@ def _nccl_topo(wanted: Wanted) -> str:
     from topocheck.nccl.xml import write
     from topocheck.render.emit import xml_comment
 
-    node, topology, source = _one(wanted)
+    look = _one(wanted)
+    node, source = look.node, look.source
     version = version_for(node, None)
     facts = f"PCI tree, NVML, NUMA nodes, RDMA ports; read as NCCL {'.'.join(map(str, version))} reads them"
     try:
-        text = write(write_topology(node, topology, version, settings_of(node)))
+        text = write(write_topology(node, look.topology, version, settings_of(node)))
     except ValueError as e:
         raise InputError(f"{source}: the machine's answers give no topology file: {e}") from e
     return xml_comment(text, facts, source)

@@ -11,7 +11,7 @@ from topocheck.cli import common
 from topocheck.model.base import InputError
 
 if TYPE_CHECKING:
-    from topocheck.compare.types import Fleet
+    from topocheck.compare.types import BadFile, Fleet
 
 FORMATS = ("text", "json", "html", "csv")
 
@@ -52,21 +52,23 @@ def fleet(
     judged_by = None if policy is None else common.load_policy(policy)
     now, bad = read_all(find_files([_path(p) for p in paths]), processes=processes, policy=judged_by)
     if not now.entries:
-        why = f"; the first: {bad[0].file}: {bad[0].why}" if bad else ""
-        raise InputError(f"no report or snapshot could be read{why}")
+        raise InputError(f"no report or snapshot could be read{_first(bad)}")
     now, older = now.latest()
     changed = None
     if against is not None:
         before, bad_before = read_all(find_files([_path(against)]), processes=processes, policy=judged_by)
         bad += bad_before
         if not before.entries:
-            why = f"; the first: {bad_before[0].file}: {bad_before[0].why}" if bad_before else ""
-            raise InputError(f"--against {against}: no report or snapshot could be read there{why}")
+            raise InputError(f"--against {against}: no report or snapshot could be read there{_first(bad_before)}")
         changed = changes(now, before.latest()[0])
     result = judge(now, bad, changed, older)
     common.emit(_rendered(result, format_, output, no_color, width, all_), output)
     if code := exit_code(result, strict=strict):
         raise typer.Exit(code)
+
+
+def _first(bad: list[BadFile]) -> str:
+    return f"; the first: {bad[0].file}: {bad[0].why}" if bad else ""
 
 
 def _path(text: str) -> Path:

@@ -51,20 +51,21 @@ def rename(devices: Devices, mapping: Mapping[str, str]) -> Devices:
     """Return the devices of a node under the slots of the reference."""
     if not mapping:
         return devices
-
-    def new(text: str) -> str:
-        return _SLOT.sub(lambda m: mapping.get(m[0], m[0]), text)
-
     out: dict[str, tuple[Value, ...]] = {}
     for slot, values in devices.items():
         if kind_of(slot) not in _ADDRESSED:
             out[slot] = values
             continue
-        renamed = new(slot)
+        renamed = rename_slot(slot, mapping)
         if renamed.startswith("path "):
             renamed = "path " + "-".join(sorted(renamed[5:].split("-")))
-        out[renamed] = tuple(new(v) if isinstance(v, str) and "<" in v else v for v in values)
+        out[renamed] = tuple(rename_slot(v, mapping) if isinstance(v, str) and "<" in v else v for v in values)
     return out
+
+
+def rename_slot(text: str, mapping: Mapping[str, str]) -> str:
+    """Return a slot, or a text with slots in it, with those of a node replaced by the reference's."""
+    return _SLOT.sub(lambda m: mapping.get(m[0], m[0]), text)
 
 
 def delta(devices: Devices, reference: Devices) -> Delta:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 
-from topocheck.compare.align import align, delta, reference_value, rename, slot_order
+from topocheck.compare.align import align, delta, reference_value, rename, rename_slot, slot_order
 from topocheck.compare.collect import Collection, Entry, PackedDevices
+from topocheck.compare.fields import kind_of
 from topocheck.compare.judge import TOLERANCE
 from topocheck.compare.types import Change, Difference, NodeFacts
-from topocheck.compare.words import difference, place, size, size_source
+from topocheck.compare.words import difference, path, place, size, size_source
+
+_OWN = {"gpu": ("hardware", "uuid"), "nic": ("hardware", "node_guid"), "port": ("network", "address")}
+"""Kind of slot -> section and name of what `_own` says of it."""
 
 
 def diff(mine: NodeFacts, reference: NodeFacts, *, identifiers: bool = False) -> tuple[Difference, ...]:
@@ -52,16 +56,17 @@ def _diff(
         difference(key, value, reference_value(key, old_devices), 1.0, addresses, old_addresses, mapping)
         for key, value in delta(rename(devices, mapping), old_devices).items()
     ]
-    renamed = {_moved(s, mapping): i for s, i in identifiers.items()}
+    renamed = {rename_slot(s, mapping): i for s, i in identifiers.items()}
     known = {**old_addresses, **{mapping.get(s, s): a for s, a in addresses.items()}}
     for slot in sorted(renamed.keys() & old_identifiers.keys(), key=slot_order):
         if renamed[slot] != old_identifiers[slot]:
-            array, device, what = _where(slot)
+            section, what = _OWN[kind_of(slot)]
+            # Of a port the whole list is named: which GID the address is, the report does not say.
+            at = path(slot, what, known) if what != "address" else path(slot[5:].partition("/")[0], "ports", known)
             found.append(
                 Difference(
-                    section="network" if what == "address" else "hardware", device=place(slot, known), field=what,
-                    value=renamed[slot], usual=old_identifiers[slot],
-                    path=f"{array}[?address=='{known.get(device, '')}'].{'ports' if what == 'address' else what}",
+                    section=section, device=place(slot, known), field=what,
+                    value=renamed[slot], usual=old_identifiers[slot], path=at,
                 )
             )  # fmt: skip
     for name in sorted(sizes.keys() & old_sizes.keys()):
@@ -74,21 +79,6 @@ def _diff(
                 )
             )  # fmt: skip
     return tuple(sorted(found, key=lambda d: (d.section, d.device, d.field)))
-
-
-def _moved(slot: str, mapping: Mapping[str, str]) -> str:
-    kind, _, port = slot.partition(" ")
-    if kind != "port":
-        return mapping.get(slot, slot)
-    nic, _, number = port.partition("/")
-    return f"port {mapping.get(nic, nic)}/{number}"
-
-
-def _where(slot: str) -> tuple[str, str, str]:
-    """Return the array, the device and the name of what `_own` says of a slot."""
-    if slot.startswith("port "):
-        return "nics", slot[5:].partition("/")[0], "address"
-    return ("gpus", slot, "uuid") if slot.startswith("gpu") else ("nics", slot, "node_guid")
 
 
 def changes(now: Collection, before: Collection) -> tuple[Change, ...]:

@@ -96,7 +96,7 @@ def difference(
         usual=_with_places(usual, known),
         share=share,
         told=told,
-        path=_path(slot, field.name if i != WHOLE else "", known),
+        path=path(slot, field.name if i != WHOLE else "", known),
         source=_source(slot, field, known),
     )
 
@@ -109,7 +109,7 @@ def _with_places(value: Value, addresses: Mapping[str, str]) -> str:
     return text
 
 
-def _path(slot: str, field: str, addresses: Mapping[str, str]) -> str:
+def path(slot: str, field: str, addresses: Mapping[str, str]) -> str:
     """Return where a value stands in the JSON report, as JSONPath."""
     kind = kind_of(slot)
     name = slot[len(kind) + 1 :]

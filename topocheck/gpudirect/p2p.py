@@ -14,6 +14,8 @@ The least evidence that makes each road `yes`:
 
 from __future__ import annotations
 
+import msgspec
+
 from topocheck.gpudirect.ground import (
     Ground,
     acs_between,
@@ -42,8 +44,10 @@ def judge_pair(g: Ground, a: Gpu, b: Gpu, path: Path) -> P2pVerdict:
     if blocked:
         steps = blocked
     else:
-        split = _partition(a, b)
-        steps = [ReasonStep(s.text, s.effect, s.evidence, None if split else s.fix) for s in _permission(g, a, b)]
+        split, steps = _partition(a, b), _permission(g, a, b)
+        if split:
+            # MIG is the cause: advice about the refusal would lead elsewhere.
+            steps = [msgspec.structs.replace(s, fix=None) for s in steps]
         steps += split
         steps += _nvlink(a, b, path) if road == "nvlink" else _pcie(g, a, b, path)
     verdict = verdict_of(steps)
@@ -62,33 +66,30 @@ def _permission(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:
     """What NVML and CUDA say of the pair, spelt out."""
     nvml, cuda = g.node.nvml, g.node.cuda
     status = next((s for s in nvml.p2p if s.from_address == a.address and s.to_address == b.address), None)
-    steps, asked = [], []
-    for number, kind in enumerate(("read", "write")):
-        code = _code(status, kind)
-        if isinstance(code, Missing):
-            continue
-        quoted = said(nvml, f"DeviceGetP2PStatus({a.index}, {b.index}, {number})", code)
-        asked.append(code)
+    codes = {kind: code for kind in ("read", "write") if not isinstance(code := _code(status, kind), Missing)}
+    quoted = {
+        kind: said(nvml, f"DeviceGetP2PStatus({a.index}, {b.index}, {('read', 'write').index(kind)})", code)
+        for kind, code in codes.items()
+    }
+    steps = []
+    for code in dict.fromkeys(codes.values()):
+        kinds = [k for k, c in codes.items() if c == code]
         if code == "OK":
-            steps.append(ReasonStep(f"NVML permits peer {kind}s", "yes", quoted))
-        else:
-            meaning, fix = p2p_code(code) or (f"NVML answers with a code not known here ({code})", "update topocheck")
-            effect = "unknown" if code == "U" or p2p_code(code) is None else "no"
-            before = steps[-1] if steps else None
-            if before is not None and before.text == f"peer reads refused, {code}: {meaning}":
-                text = f"peer reads and writes refused, {code}: {meaning}"
-                steps[-1] = ReasonStep(text, effect, before.evidence + quoted, fix)
-                continue
-            steps.append(ReasonStep(f"peer {kind}s refused, {code}: {meaning}", effect, quoted, fix))
+            steps += [ReasonStep(f"NVML permits peer {k}s", "yes", quoted[k]) for k in kinds]
+            continue
+        meaning, fix = p2p_code(code) or (f"NVML answers with a code not known here ({code})", "update topocheck")
+        effect = "unknown" if code == "U" or p2p_code(code) is None else "no"
+        text = f"peer {' and '.join(f'{k}s' for k in kinds)} refused, {code}: {meaning}"
+        steps.append(ReasonStep(text, effect, tuple(e for k in kinds for e in quoted[k]), fix))
     peer = next((p for p in cuda.peers if p.from_address == a.address and p.to_address == b.address), None)
     if peer is not None and not isinstance(peer.can_access, Missing):
         name = f"DeviceCanAccessPeer({_ordinal(a)}, {_ordinal(b)})"
-        quoted = said(cuda, name, peer.can_access)
+        heard = said(cuda, name, peer.can_access)
         if peer.can_access:
-            steps.append(ReasonStep("CUDA permits peer access", "info" if len(asked) == 2 else "yes", quoted))
+            steps.append(ReasonStep("CUDA permits peer access", "info" if len(codes) == 2 else "yes", heard))
         else:
-            steps.append(ReasonStep("CUDA refuses peer access", "no", quoted))
-    elif len(asked) < 2:
+            steps.append(ReasonStep("CUDA refuses peer access", "no", heard))
+    elif len(codes) < 2:
         steps.append(_no_word(a, b))
     return steps
 

@@ -17,6 +17,8 @@ switches, a NIC without ATS turned on goes by the root complex (`degraded`).
 
 from __future__ import annotations
 
+import msgspec
+
 from topocheck.gpudirect import roads
 from topocheck.gpudirect.ground import (
     UNFINISHED,
@@ -44,21 +46,22 @@ def judge_pair(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> RdmaVerdict:
     if blocked is not None:
         v = Verdict(blocked.effect)
         return _result(gpu, nic, v, v, v, [blocked])
-    common = [_gpu(gpu), *_partition(gpu), *_fabric(gpu), _port(nic), *_distance(g, gpu, nic, path)]
+    own = _gpu(gpu)
+    common = [own, *_partition(gpu), *_fabric(gpu), _port(nic), *_distance(g, gpu, nic, path)]
     peer, buf = roads.peermem(g), roads.dma_buf(g, gpu, nic)
     by_peer, by_buf = Verdict(peer.effect), Verdict(buf.effect)
     verdict = worst_of(verdict_of(common), best_of(by_peer, by_buf))
     # One open road is enough, so the other's "no" is told without weighing in the chain.
     steps = [s if Verdict(s.effect) is best_of(by_peer, by_buf) else _told(s) for s in (peer, buf)]
-    if common[0].effect == "no":
+    if own.effect == "no":
         # No road leads into this GPU's memory, so none is worth building.
-        steps = [ReasonStep(s.text, s.effect, s.evidence) for s in steps]
+        steps = [msgspec.structs.replace(s, fix=None) for s in steps]
     return _result(gpu, nic, verdict, by_peer, by_buf, [*common, *steps])
 
 
 def _told(step: ReasonStep) -> ReasonStep:
     """Return the step of a road that is not needed, without its fix."""
-    return ReasonStep(step.text, "info", step.evidence)
+    return msgspec.structs.replace(step, effect="info", fix=None)
 
 
 def _result(gpu: Gpu, nic: Nic, verdict: Verdict, peer: Verdict, buf: Verdict, steps: list[ReasonStep]) -> RdmaVerdict:

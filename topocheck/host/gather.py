@@ -33,7 +33,7 @@ _STRIKES = 2
 class Gathering:
     """Probes that run in their children, from the moment this is made until `finish` or `stop`.
 
-    Attributes:
+    Args:
         early: group -> a child that already does the group's job, started before this was even loaded.
     """
 

@@ -41,20 +41,15 @@ def expectations(node: Node, topology: Topology, gpudirect: GpuDirect) -> dict[s
     if topology.nics:
         out["nic_count"] = len(topology.nics)
         ports = [p for n in topology.nics for p in (n.rdma.ports if n.rdma else ())]
-        rates = {p.rate_gbit_s for p in ports if p.state == "ACTIVE" and known(p.rate_gbit_s)}
+        rates = [p.rate_gbit_s for p in ports if p.state == "ACTIVE" and known(p.rate_gbit_s)]
         # The setting speaks of every port: where one is down, nothing true can be written.
-        if rates and all(p.state == "ACTIVE" and known(p.rate_gbit_s) for p in ports):
+        if rates and len(rates) == len(ports):
             out["nic_rate_gbit_s"] = min(rates)
         pairs = sum(v.verdict is Verdict.YES for v in gpudirect.rdma)
         if pairs:
             out["gdr_pairs"] = pairs
-    cards = [g.nvml for g in gpus if g.nvml is not None]
-    if len(cards) == len(gpus):
-        for name, values in (
-            ("pcie_gen", [n.pcie_gen_max for n in cards]),
-            ("pcie_width", [n.pcie_width_max for n in cards]),
-        ):
-            told = [v for v in values if known(v)]
-            if told and len(told) == len(values):
-                out[name] = min(told)
+    for name in ("pcie_gen", "pcie_width"):
+        told = [v for g in gpus if g.nvml is not None and known(v := getattr(g.nvml, f"{name}_max"))]
+        if told and len(told) == len(gpus):
+            out[name] = min(told)
     return out

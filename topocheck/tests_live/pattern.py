@@ -2,8 +2,8 @@
 
 The pattern is a stretch of SHAKE-256 output (so that it cannot be compressed and no two runs or pairs share it). A
 buffer is made of blocks of 2 MiB; block `i` begins at another place of the stretch than its neighbours, so that a block
-that landed in the place of another one is seen too. Comparison is of every byte. One core writes and compares no faster
-than a GPU copies, so a few share the work.
+that landed in the place of another one is seen too. Comparison is of every byte. One core writes and compares more
+slowly than a GPU copies, so a few share the work.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 BLOCK = 2 << 20
 THREADS = 8
-"""At most; some eight cores reach the bandwidth of one socket's memory."""
+"""At most: the rest of the node may have other work."""
 _SHARE = 16 * BLOCK
 """Bytes for which another thread is worth its start."""
 
@@ -28,7 +28,7 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 _memcmp.restype = ctypes.c_int
 
 
-def _shared(size: int, work: Callable[[int, int], T]) -> Iterable[T]:
+def _shared(size: int, work: Callable[[int, int], T]) -> list[T]:
     """Call `work(start, end)` for stretches of whole blocks that make up `size` bytes, side by side; in order."""
     workers = max(1, min(THREADS, len(os.sched_getaffinity(0)), size // _SHARE))
     step = -(-size // (workers * BLOCK)) * BLOCK
