@@ -24,7 +24,11 @@ def diff(
     format_: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
     output: common.Output = None,
     same_node: Annotated[
-        bool, typer.Option("--same-node", help="Both are looks at one node: a replaced GPU or NIC is told as well.")
+        bool,
+        typer.Option(
+            "--same-node",
+            help="Both are looks at one node: a replaced GPU or NIC and a port's other address are told too.",
+        ),
     ] = False,
     no_color: common.NoColor = False,
     width: common.Width = 0,
