@@ -112,3 +112,6 @@ def test_what_a_written_policy_holds() -> None:
     # Eight ports of 400 Gb/s and two of 100: what every port has is 100.
     assert wants["nic_rate_gbit_s"] == 100
     assert (wants["pcie_gen"], wants["pcie_width"], wants["gpu_count"], wants["nic_count"]) == (5, 16, 8, 10)
+    # Gen 4 cards that rest at gen 1: what they can do is expected, not how they rest.
+    c = support.context(support.facts(cached("rtx4090_x8")), Policy())
+    assert expectations(c.node, c.topology, c.gpudirect)["pcie_gen"] == 4

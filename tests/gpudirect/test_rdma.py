@@ -179,3 +179,13 @@ def test_a_lost_gpu_is_open_on_every_road() -> None:
 def test_a_gpu_that_waits_for_its_fabric_cannot_be_used() -> None:
     assert verdict(machine(gpu={"fabric_state": "In Progress"})).verdict == "no"
     assert verdict(machine(gpu={"fabric_state": "Completed", "fabric_status": "Success"})).verdict == "yes"
+
+
+@pytest.mark.parametrize(("architecture", "advised"), [(5, False), (6, True), (9, True)])
+def test_the_open_modules_are_advised_from_turing_on(architecture: int, advised: bool) -> None:
+    # NVML numbers Volta 5, Turing 6, Hopper 9. No peer-memory module is loaded: DMA-BUF is the road that is missing.
+    system = {"nvidia_module_flavor": "proprietary", "modules": {"nvidia": "570.1"}, "loaded_modules": {"nvidia": 5}}
+    v = verdict(machine(system=system, gpu={"architecture": architecture}))
+    (step,) = [r for r in v.reasons if r.text.startswith("DMA-BUF")]
+    assert step.effect == "no"
+    assert ("open kernel modules" in (step.fix or "")) is advised

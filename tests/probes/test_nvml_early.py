@@ -88,6 +88,7 @@ def test_hang_before_the_first_question_loses_nothing_but_time(stub: Path, tmp_p
     assert (tmp_path / "hung").exists()
     assert (gpus, status["state"]) == (2, "ok")
     assert seconds >= 4  # the early child was waited for
+    assert seconds < 14  # and no longer than its 5 s: 15 s would leave an ordinary child too little of the 20 s
 
 
 @pytest.mark.parametrize(("variable", "word"), [("NVML_STUB_CRASH", "signal 11"), ("NVML_STUB_SLEEP", "no answer in")])

@@ -60,6 +60,12 @@ def test_a_sentence_that_does_not_fit_is_cut_between_words_and_keeps_the_count()
     assert line == "TOPOCHECK CRITICAL: mlx5_5 port 1: port 1 of mlx5_5 is down (DOWN,... (+1 more)"
 
 
+def test_a_cut_falls_between_words_but_within_a_long_one() -> None:
+    # 13 bytes less 3 for the dots leave "one two th".
+    assert lines.cut("one two three four", 13) == "one two..."
+    assert lines.cut("see /sys/bus/pci/devices/0000:5c:00.0/config", 40) == "see /sys/bus/pci/devices/0000:5c:00.0..."
+
+
 HOSTILE = st.text(alphabet=st.one_of(st.characters(), st.sampled_from("\"'`|\n\r\x1b;=$ä日")), max_size=400)
 
 
