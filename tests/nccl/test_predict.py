@@ -290,6 +290,22 @@ def test_two_hosts_over_their_rails():
     assert p.bounds[1].busbw_gb_s == pytest.approx(370.8 * 15 / 16)
 
 
+@pytest.mark.parametrize(("gpus", "gb_s"), [(1, 48.0), (2, 96.0), (4, 192.0), (8, 370.8)])
+def test_nics_that_gpus_share_a_link_to_carry_no_more_than_that_link(gpus, gb_s):
+    # Eight NICs of 48 GB/s a host, but a job of one GPU a host reaches all of them through its one PCIe link: gen 5
+    # x16, which NCCL takes as 48 GB/s. With all eight, the NVLinks inside (18 x 20.6) are narrower than 8 x 48.
+    hosts = tuple(files.host(files.hgx_h100(), name=f"n{i}") for i in range(2))
+    every = [r for r in predict(hosts, V).ranks if r.rank % 8 < gpus]
+    p = predict(hosts, V, tuple(every))
+    assert p.bounds[0].algorithm == "Ring"
+    assert p.bounds[0].busbw_gb_s == pytest.approx(gb_s)
+    if gpus == 1:
+        assert "PCIe link" in p.bounds[0].limited_by
+        assert "on the way to the NICs of n0" in p.bounds[0].limited_by
+    elif gpus < 8:
+        assert f"the {gpus} links between GPUs and NICs of n0" in p.bounds[0].limited_by
+
+
 def test_two_hosts_without_gpudirect():
     hosts = tuple(files.host(files.hgx_h100(nic_gdr=0), name=f"n{i}") for i in range(2))
     p = predict(hosts, V)

@@ -1,8 +1,9 @@
 """Upper bounds of an AllReduce's bus bandwidth on NCCL's graph, with the link that sets them.
 
-Ring: the narrowest hop, summed over the channels that run at once. Tree over several nodes: B (n-1)/n, inner nodes
-send up and down. NVLS in one node: 2 B (n-1)/(n+1), as the switch reduces and multicasts and a GPU sends and
-receives about (n+1)/n of the data. B is what a GPU can send at once, n the number of GPUs.
+Ring: the narrowest hop, summed over the channels that run at once; between nodes what GPUs and NICs of a node can
+exchange at once. Tree over several nodes: B (n-1)/n, inner nodes send up and down. NVLS in one node: 2 B (n-1)/(n+1),
+as the switch reduces and multicasts and a GPU sends and receives about (n+1)/n of the data. B is what a GPU can send
+at once, n the number of GPUs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import itertools
 
 from topocheck.nccl import versions
+from topocheck.nccl.cut import gpu_to_net_cut
+from topocheck.nccl.graph_types import GraphNode, Link
 from topocheck.nccl.paths import Path
 from topocheck.nccl.routing import HostView
 from topocheck.nccl.types import Bound
@@ -39,8 +42,13 @@ def link_words(path: Path) -> str:
     narrowest = path.narrowest()
     if narrowest is None:
         return "no link between them"
-    node, link = narrowest
+    return _link(*narrowest)
+
+
+def _link(node: GraphNode, link: Link) -> str:
     kinds = {"NVL": "NVLink", "PCI": "PCIe link", "SYS": "link between CPUs", "NET": "NIC", "C2C": "C2C link"}
+    if link.kind == "NET":
+        return f"NIC {link.to.name}, {link.gb_s:.2f} GB/s"
     ends = " and ".join(x.address or f"{x.kind} {x.name}" for x in (node, link.to))
     return f"{kinds.get(link.kind, link.kind)} of {ends}, {link.gb_s:.1f} GB/s"
 
@@ -88,14 +96,17 @@ def ring_inside(view: HostView) -> tuple[float, str]:
     return usable, words
 
 
-def _nic_rate(view: HostView) -> tuple[float, str]:
-    """Return the sum of a host's NIC rates, each no more than its best path to a GPU, and words for it."""
-    total, used = 0.0, 0
-    for net in range(len(view.graph.nets)):
-        best = max((view.path("GPU", g, "NET", net).gb_s for g in range(len(view.graph.gpus))), default=0.0)
-        if best:
-            total, used = total + best, used + 1
-    return total, f"the {used} NICs of {view.host.name}, {total:.1f} GB/s together"
+def _to_nics(view: HostView) -> tuple[float, str]:
+    """Return what all GPUs of a host and its NICs can exchange at once, and words for the links that limit it."""
+    if not view.graph.nets:
+        return _best_nic(view, 0)[0], f"a TCP interface of {view.host.name}, whose rate NCCL takes as 10 Gb/s"
+    gb_s, cut = gpu_to_net_cut(view.graph)
+    if len(cut) == 1:
+        node, link = cut[0]
+        return gb_s, f"{_link(node, link)}, on the way to the NICs of {view.host.name}"
+    kinds = {link.kind for _, link in cut}
+    counted = f"{len(cut)} NICs" if kinds == {"NET"} else f"{len(cut)} links between GPUs and NICs"
+    return gb_s, f"the {counted} of {view.host.name}, {gb_s:.1f} GB/s together"
 
 
 def bounds(views: list[HostView], ranks: int, *, nvls: bool) -> tuple[Bound, ...]:
@@ -105,7 +116,7 @@ def bounds(views: list[HostView], ranks: int, *, nvls: bool) -> tuple[Bound, ...
     inside = [(*ring_inside(v), v) for v in views if len(v.graph.gpus) > 1]
     candidates: list[tuple[float, str]] = [(gb_s, words) for gb_s, words, _ in inside]
     if len(views) > 1:
-        candidates += [_nic_rate(v) for v in views]
+        candidates += [_to_nics(v) for v in views]
     if not candidates:
         return ()
     gb_s, words = min(candidates, key=lambda c: c[0])
