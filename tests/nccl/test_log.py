@@ -47,6 +47,7 @@ node7:101:101 [0] NCCL INFO Channel 01/0 : 0[4] -> 1[5] via P2P/CUMEM
 node7:102:102 [1] NCCL INFO Channel 01/0 : 1[5] -> 0[4] via P2P/CUMEM
 node7:101:101 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
 node7:101:101 [0] NCCL INFO ncclCommInitRankConfig comm 0x1 rank 0 nranks 2 cudaDev 0 nvmlDev 4 busId 60 commId 0x8 - Init COMPLETE
+node7:102:102 [1] NCCL INFO ncclCommInitRankConfig comm 0x2 rank 1 nranks 2 cudaDev 1 nvmlDev 5 busId 70 commId 0x8 - Init COMPLETE
 """  # noqa: E501, W291
 
 
@@ -74,7 +75,8 @@ def test_everything_a_current_log_says():
     assert log.path_types[("GPU/0-60", "GPU/0-70")] == "PHB"
     assert log.patterns == ["Ring: 2 channels of 20.0/20.0 GB/s, PHB/PIX"]
     assert len(log.tree) == 3
-    assert log.complete == 1
+    assert log.complete == 2
+    assert log.comms["0x8"].completed == {0, 1}
     assert log.failures == ()
     assert log.notes == []
 
@@ -192,6 +194,73 @@ def test_the_cause_of_a_failure_is_found_in_other_lines():
     assert "--shm-size" in f.causes[0].next
 
 
+@pytest.mark.parametrize(
+    ("warning", "code", "sign"),
+    [
+        ("Error: failed to extend /dev/shm/nccl-a to 9637892 bytes, error: No space left on device (28)",
+         "unhandled system error", "shm_small"),
+        ("Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory", "unhandled system error", "memlock"),
+        ("NET/IB: Got completion from peer 10.0.0.8<4> with status=12 opcode=0", "remote error", "status12"),
+        ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000", "invalid usage", "duplicate"),
+        ("Cuda failure 2 'out of memory'", "unhandled cuda error", "oom"),
+    ],
+)  # fmt: skip
+def test_a_warning_tells_of_a_failure_where_the_program_prints_no_code(warning, code, sign):
+    text = "".join(f"node7:1:9 [{i}] some/file.cc:72 NCCL WARN {warning}\n" for i in range(3))
+    (f,) = read_text(TWO_RANKS + text).failures
+    assert (f.code, f.count, f.stated) == (code, 3, False)
+    assert [c.id for c in f.causes] == [sign]
+
+
+def test_a_warning_keeps_its_cause_beside_the_code_of_another_rank():
+    text = (
+        "node7:1:9 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 9637892 bytes\n"
+        "node8:1:9 [0] misc/socket.cc:80 NCCL WARN socketProgress: Connection closed by remote peer node7<4>\n"
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+    )
+    local, remote = read_text(text).failures
+    assert (local.code, local.stated, [c.id for c in local.causes]) == ("unhandled system error", False, ["shm_small"])
+    assert (remote.code, remote.stated, [c.id for c in remote.causes]) == ("remote error", True, ["peer_died"])
+
+
+def test_a_warning_that_may_be_harmless_is_explained_and_no_failure():
+    closed = "node7:1:9 [0] misc/socket.cc:80 NCCL WARN Connection closed by remote peer node8<4>\n"
+    log = read_text(TWO_RANKS + closed)
+    assert log.failures == ()
+    assert [c.id for c in log.hints] == ["peer_died"]
+
+
+def test_what_information_points_to_is_no_failure():
+    log = read_text(TWO_RANKS + HEAD + "NET/IB : No device found.\n")
+    assert (log.failures, log.hints) == ((), ())
+
+
+INIT = "{host}:{pid}:{pid} [0] NCCL INFO ncclCommInitRank comm 0x1 rank {rank} nranks {n} cudaDev 0 nvmlDev 0 busId 60"
+
+
+def init(rank: int, n: int, end: str, *, host: str = "a", pid: int = 1, comm: str = "0x8") -> str:
+    return INIT.format(host=host, pid=pid, rank=rank, n=n) + f" commId {comm} - Init {end}\n"
+
+
+def test_an_init_that_does_not_end():
+    text = "".join(init(r, 4, "START", pid=r + 1) for r in (0, 1, 3)) + init(3, 4, "COMPLETE", pid=4)
+    (f,) = read_text(text).failures
+    assert f.code == "init not finished"
+    assert f.text == "communicator 0x8: no end of init for rank 0-1 of 4; no line at all of rank 2"
+
+
+def test_communicators_of_one_job_and_of_two():
+    # Ranks 0 and 1 are processes 1 and 2; a second communicator of the same processes mixes nothing.
+    same = "".join(
+        init(r, 2, e, pid=r + 1, comm=c) for c in ("0x8", "0x9") for e in ("START", "COMPLETE") for r in (0, 1)
+    )
+    assert read_text(same).notes == []
+    other = "".join(init(r, 2, e, host="b", pid=r + 7, comm="0xa") for e in ("START", "COMPLETE") for r in (0, 1))
+    (note,) = read_text(same + other).notes
+    assert note.startswith("3 communicators")
+    assert "rank 0 is process 1 of a and process 7 of b" in note
+
+
 def test_an_nvlink_fault():
     text = (
         "node7:1:9 [0] graph/paths.cc:323 NCCL WARN P2P is disabled between NVLINK connected GPUs 1 and 0.\n"
@@ -208,7 +277,7 @@ def test_a_healthy_log_has_no_failure():
 def test_every_code_has_a_cause_of_last_resort():
     codes = {r["code"] for r in rows("nccl_causes")}
     assert {r["code"] for r in rows("nccl_causes") if not r["pattern"]} == codes
-    assert len(codes) == 6
+    assert len(codes) == 7  # NCCL's six, and an init that does not end
 
 
 def test_lines_come_from_pieces_of_any_size():
@@ -243,6 +312,26 @@ def test_bytes_that_are_no_text():
 
 def test_a_log_without_nccl_says_so():
     assert any("NCCL_DEBUG=INFO" in n for n in read_text("hello\n").notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "comm 0x1 rank 1 nranks {n} cudaDev 0 busId 60 commId 0x1 - Init START",
+        "comm 0x1 rank {n} nRanks 2 nNodes 2 localRanks 1 localRank 1",
+        "Channel 00/0 : 0[0] -> {n}[1] via P2P",
+        "Channel {n}/02 : 0 1",
+        "Ring {n} : 0 1",
+        "Trees [0] ->{n}->",
+        "Pattern 4, crossNic 0, nChannels {n}, bw 20/20, type A/B",
+        "{n} coll channels, 2 p2p channels",
+        "Channel 00/0 : 0[0] -> 1[1] via NET/Socket/{n}",
+    ],
+)
+def test_numbers_that_are_none(text):
+    # Python refuses to read more than 4300 digits as a number; a line may have 8192.
+    log = read_text(HEAD + text.format(n="9" * 5000))
+    compare(log, predict((files.host(two_gpus(files.INTEL)),), (2, 28, 9)))
 
 
 @given(st.binary(max_size=300))
@@ -285,6 +374,18 @@ def test_containers_show_as_more_nodes():
     c = compare(log, p)
     assert any(d.subject == "nodes" and "containers" in d.explanations[0] for d in c.differences)
     assert any("/dev/shm" in e for d in c.differences for e in d.explanations)
+
+
+def test_ranks_of_two_hosts_beside_the_prediction_of_one():
+    text = (
+        init(0, 2, "COMPLETE", host="a") + init(1, 2, "COMPLETE", host="b")
+        + "a:1:1 [0] NCCL INFO comm 0x1 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0\n"
+        + "a:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0\n"
+    )  # fmt: skip
+    nodes, pair = compare(read_text(text), predict((files.host(two_gpus(files.INTEL)),), (2, 28, 9))).differences
+    assert (nodes.subject, nodes.logged, nodes.predicted) == ("nodes", "2", "1")
+    assert nodes.explanations[0] == "the job ran on 2 hosts (a, b): give their recordings with --ranks"
+    assert pair.explanations[0] == "the log has these ranks on two hosts, a and b: give the job's ranks with --ranks"
 
 
 def test_gpudirect_that_is_missing_in_the_log():

@@ -56,6 +56,22 @@ def _without_next_head(text: bytes, before: bytes) -> bytes:
     return text[: head.start()] if head else text
 
 
+def _of_communicators(log: NcclLog) -> list[str]:
+    """Return what to know where the lines of several communicators are mixed: only their inits name them."""
+    places: dict[int, set[tuple[str, int]]] = {}
+    for comm in log.comms.values():
+        for rank, place in comm.places.items():
+            places.setdefault(rank, set()).add(place)
+    twice = sorted(rank for rank, seen in places.items() if len(seen) > 1)
+    if not twice:
+        return []
+    shown = " and ".join(f"process {pid} of {host}" for host, pid in sorted(places[twice[0]])[:2])
+    return [
+        f"{len(log.comms)} communicators, of several groups or jobs: rank {twice[0]} is {shown}, so ranks, transports"
+        " and rings of them are mixed here; read the log of one job, or of one group, by itself"
+    ]
+
+
 class LogReader(Handlers):
     """Takes lines one by one; `finish` gives what they said."""
 
@@ -118,7 +134,7 @@ class LogReader(Handlers):
         if warning:
             head = HEAD.search(before)
             self.warning(head[1] if head else b"", text)
-            self._failures.message(text, log.lines)
+            self._failures.message(text, log.lines, warning=True)
             return
         word = text.partition(b" ")[0]
         handler = self._handlers.get(word)
@@ -149,7 +165,8 @@ class LogReader(Handlers):
     def finish(self) -> NcclLog:
         """Return what was read, with the failures classified."""
         log = self.log
-        log.failures = self._failures.failures()
+        log.failures, log.hints = self._failures.failures(), self._failures.hints()
+        log.notes += _of_communicators(log)
         if log.long_lines:
             log.notes.append(f"{log.long_lines} lines were longer than {MAX_LINE} bytes and read only so far")
         if log.cut_lines:

@@ -40,8 +40,8 @@ class LogComparison(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[LogDifference, ...] = ()
 
 
-_NET = re.compile(r"(?:\[(?:send|receive)\] )?NET/([^/]+)/(-?\d+)(?:\((\d+)\))?(.*)")
-_INDIRECT = re.compile(r"P2P/indirect/(\d+)\[")
+_NET = re.compile(r"(?:\[(?:send|receive)\] )?NET/([^/]+)/(-?\d{1,9})(?:\((\d{1,9})\))?(.*)")
+_INDIRECT = re.compile(r"P2P/indirect/(\d{1,9})\[")
 
 
 def take_apart(text: str) -> LoggedTransport:
@@ -89,7 +89,7 @@ def compare(log: NcclLog, prediction: Prediction) -> LogComparison:
         if expected is None or isinstance(expected.transport, Missing):
             continue
         compared += 1
-        found = _differs(log, prediction, pair, expected, expected.transport)
+        found = _differs(log, pair, expected, expected.transport)
         if found is None:
             agree += 1
         else:
@@ -110,13 +110,15 @@ def _layout(log: NcclLog, prediction: Prediction) -> list[LogDifference]:
             )
         )
     elif log.nnodes is not None and log.nnodes != hosts:
-        why = (
+        names = ", ".join(log.hosts[:4]) + (", ..." if len(log.hosts) > 4 else "")
+        many = f"the job ran on {len(log.hosts)} hosts ({names}): give their recordings with --ranks"
+        containers = (
             "NCCL counts a host for each hostname and boot id (or NCCL_HOSTID): containers with names of their own"
             " count as hosts"
-            if log.nnodes > hosts
-            else "ranks of different hosts share an NCCL_HOSTID, or sit in one NVLink domain"
         )
-        out.append(LogDifference(subject="nodes", logged=str(log.nnodes), predicted=str(hosts), explanations=(why,)))
+        shared = "ranks of different hosts share an NCCL_HOSTID, or sit in one NVLink domain"
+        why = ((many, containers) if len(log.hosts) > hosts else (containers,)) if log.nnodes > hosts else (shared,)
+        out.append(LogDifference(subject="nodes", logged=str(log.nnodes), predicted=str(hosts), explanations=why))
     version = parse_version(log.versions[0]) if log.versions else None
     if version is not None and ".".join(map(str, version)) != prediction.version:
         text = "the rules of the versions may differ: predict with the log's"
@@ -126,9 +128,7 @@ def _layout(log: NcclLog, prediction: Prediction) -> list[LogDifference]:
     return out
 
 
-def _differs(
-    log: NcclLog, prediction: Prediction, pair: LogPair, expected: RankPair, transport: str
-) -> LogDifference | None:
+def _differs(log: NcclLog, pair: LogPair, expected: RankPair, transport: str) -> LogDifference | None:
     seen = [take_apart(t) for t in pair.transports]
     families = {t.family for t in seen}
     wanted = family(transport)
@@ -138,7 +138,7 @@ def _differs(
             return _net_differs(subject, seen, expected)
         return None
     logged = ", ".join(sorted(t.text for t in seen))
-    why = tuple(_explain(log, prediction, families, wanted))
+    why = tuple(_explain(log, pair, families, wanted))
     return LogDifference(subject=subject, logged=logged, predicted=transport, explanations=why)
 
 
@@ -172,12 +172,15 @@ _DECIDING = (
 )
 
 
-def _explain(log: NcclLog, prediction: Prediction, families: set[str], wanted: str) -> list[str]:
+def _explain(log: NcclLog, pair: LogPair, families: set[str], wanted: str) -> list[str]:
     out = [
         f"the log says {name}={values[0]}: predict with --set {name}={values[0]}"
         for name, values in log.settings.items()
         if name in _DECIDING and values
     ]
+    a, b = (log.ranks.get(n) for n in (pair.from_rank, pair.to_rank))
+    if a and b and a.host and b.host and a.host != b.host and "NET" in families and wanted != "NET":
+        out.insert(0, f"the log has these ranks on two hosts, {a.host} and {b.host}: give the job's ranks with --ranks")
     warned = " ".join(log.warnings) + " ".join(s.text for s in log.signs.values())
     if wanted.startswith("P2P") and families & {"SHM", "NET"}:
         if "P2P is disabled" in warned or "Could not enable P2P" in warned or "peer query failed" in warned:

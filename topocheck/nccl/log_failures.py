@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import re
 
+import msgspec
+
 from topocheck.knowledge.tables import rows
-from topocheck.nccl.log_types import LogCause, LogFailure, NcclLog
+from topocheck.model.address import format_cpulist
+from topocheck.nccl.log_types import MAX_RANKS, LogCause, LogFailure, NcclLog
 
 _CODES = (
     ("unhandled cuda error", re.compile(rb"ncclUnhandledCudaError|unhandled cuda error", re.IGNORECASE)),
@@ -21,10 +24,19 @@ _CODES = (
 _MAX_TEXT = 300
 
 
+class _Sign(msgspec.Struct, frozen=True):
+    id: str
+    code: str
+    pattern: re.Pattern[str]
+    alone: bool
+    cause: str
+    next: str
+
+
 @functools.cache
-def _signs() -> tuple[tuple[str, str, re.Pattern[str], str, str], ...]:
+def _signs() -> tuple[_Sign, ...]:
     return tuple(
-        (r["id"], r["code"], re.compile(r["pattern"]), r["cause"], r["next"])
+        _Sign(r["id"], r["code"], re.compile(r["pattern"]), r["alone"] == "yes", r["cause"], r["next"])
         for r in rows("nccl_causes")
         if r["pattern"]
     )
@@ -32,7 +44,7 @@ def _signs() -> tuple[tuple[str, str, re.Pattern[str], str, str], ...]:
 
 @functools.cache
 def _any_sign() -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{p.pattern})" for _, _, p, _, _ in _signs()))
+    return re.compile("|".join(f"(?:{s.pattern.pattern})" for s in _signs()))
 
 
 class FailureFinder:
@@ -41,6 +53,7 @@ class FailureFinder:
     def __init__(self, log: NcclLog) -> None:
         self._log = log
         self._codes: dict[str, tuple[int, int, str]] = {}
+        self._loud: dict[str, int] = {}
 
     def plain(self, line: bytes, number: int) -> None:
         """Take a line that is not NCCL's own but may tell of its failure."""
@@ -51,40 +64,81 @@ class FailureFinder:
         else:
             if b"CUDA" not in line and b"nccl" not in line.lower():
                 return
-        self._sign(line, number)
+        self._sign(line, number, loud=True)
 
-    def message(self, text: bytes, number: int) -> None:
+    def message(self, text: bytes, number: int, *, warning: bool = False) -> None:
         """Take the text of one of NCCL's own lines."""
         for code, pattern in _CODES:
             if pattern.search(text):
                 self._code(code, text, number)
                 break
-        self._sign(text, number)
+        self._sign(text, number, loud=warning)
 
     def _code(self, code: str, line: bytes, number: int) -> None:
         count, first, words = self._codes.get(code, (0, number, line.decode("utf-8", "replace").strip()[:_MAX_TEXT]))
         self._codes[code] = (count + 1, first, words)
 
-    def _sign(self, line: bytes, number: int) -> None:
+    def _sign(self, line: bytes, number: int, *, loud: bool) -> None:
         text = line.decode("utf-8", "replace")
         if not _any_sign().search(text):
             return
-        for id_, _, pattern, cause, following in _signs():
-            if id_ not in self._log.signs and pattern.search(text):
-                self._log.signs[id_] = LogCause(
-                    id=id_, cause=cause, next=following, line=number, text=text.strip()[:_MAX_TEXT]
+        for s in _signs():
+            if not s.pattern.search(text):
+                continue
+            if s.id not in self._log.signs:
+                self._log.signs[s.id] = LogCause(
+                    id=s.id, cause=s.cause, next=s.next, line=number, text=text.strip()[:_MAX_TEXT]
                 )
+            if loud:
+                self._loud[s.id] = self._loud.get(s.id, 0) + 1
 
     def failures(self) -> tuple[LogFailure, ...]:
-        """Return the failures by code, each with the signs of its code, then those of the others, in order of lines."""
+        """Return the failures in order of lines: by stated code, each with the signs of its code, then those of others.
+
+        A warning whose sign belongs to no stated code is a failure of its own: many programs print no code.
+        """
         signs = sorted(self._log.signs.values(), key=lambda s: s.line)
-        code_of = {id_: code for id_, code, _, _, _ in _signs()}
+        known = {s.id: s for s in _signs()}
         out = []
-        for code, (count, first, text) in sorted(self._codes.items(), key=lambda x: x[1][1]):
-            own = [s for s in signs if code_of[s.id] == code]
+        for code, (count, first, text) in self._codes.items():
+            own = [s for s in signs if known[s.id].code == code]
             causes = own or signs or _fallback(code)
             out.append(LogFailure(code=code, count=count, line=first, text=text, causes=tuple(causes)))
-        return tuple(out)
+        taken = {c.id for f in out for c in f.causes}
+        out += [
+            LogFailure(
+                code=known[s.id].code, count=self._loud[s.id], line=s.line, text=s.text, causes=(s,), stated=False
+            )
+            for s in signs
+            if s.id in self._loud and s.id not in taken and known[s.id].alone
+        ]
+        return tuple(sorted(out, key=lambda f: f.line)) + _unfinished(self._log)
+
+    def hints(self) -> tuple[LogCause, ...]:
+        """Return what warnings point to that tell of no failure by themselves, in order of lines."""
+        explained = {c.id for f in self.failures() for c in f.causes}
+        signs = sorted(self._log.signs.values(), key=lambda s: s.line)
+        return tuple(s for s in signs if s.id in self._loud and s.id not in explained)
+
+
+def _unfinished(log: NcclLog) -> tuple[LogFailure, ...]:
+    """Return a failure for the communicators whose init began for a rank and did not end in the log."""
+    lines = []
+    for name, comm in log.comms.items():
+        waiting = comm.unfinished()
+        if not waiting:
+            continue
+        text = f"communicator {name}: no end of init for rank {format_cpulist(waiting)} of {comm.nranks}"
+        silent = sorted(set(range(min(comm.nranks, MAX_RANKS))) - comm.started - comm.completed)
+        lines.append(text + (f"; no line at all of rank {format_cpulist(silent)}" if silent else ""))
+    if not lines:
+        return ()
+    code = "init not finished"
+    return (
+        LogFailure(
+            code=code, count=len(lines), line=0, text="; ".join(lines), causes=tuple(_fallback(code)), stated=False
+        ),
+    )
 
 
 def _fallback(code: str) -> list[LogCause]:

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import re
 
-from topocheck.nccl.log_types import LogPair, LogRank, LogWarning, NcclLog
+from topocheck.nccl.log_types import MAX_RANKS, LogComm, LogPair, LogRank, LogWarning, NcclLog
 
 MAX_ITEMS = 1000
-"""Most entries of each list of things seen; MAX_PAIRS pairs of ranks and MAX_RANKS ranks are kept."""
+"""Most entries of each list of things seen; MAX_PAIRS pairs of ranks are kept."""
 MAX_PAIRS = 200_000
-MAX_RANKS = 20_000
 
-HEAD = re.compile(rb"([^\s:\[\]<>]+):(\d+):(\d+) \[(\d+)\] (?:\S+:\d+ (?:\([^)]*\) )?)?$")
-_VIA = re.compile(rb"(?:Channel|Ring) (\d+)(?:/(\d+))? : (\d+)\[([0-9a-fx]+)\] -> (\d+)\[([0-9a-fx]+)\] (.*)$")
-_RING = re.compile(rb"Channel (\d+)/(\d+) :((?: +\d+)+)(.*)$")
-_OLD_RING = re.compile(rb"Ring (\d+) :((?: +\d+)+)$")
+HEAD = re.compile(rb"([^\s:\[\]<>]+):(\d{1,9}):(\d{1,9}) \[(\d{1,9})\] (?:\S+:\d+ (?:\([^)]*\) )?)?$")
+_VIA = re.compile(
+    rb"(?:Channel|Ring) (\d{1,9})(?:/(\d{1,9}))? : (\d{1,9})\[([0-9a-fx]+)\] -> (\d{1,9})\[([0-9a-fx]+)\] (.*)$"
+)
+_RING = re.compile(rb"Channel (\d{1,9})/(\d{1,9}) :((?: +\d+)+)(.*)$")
+_OLD_RING = re.compile(rb"Ring (\d{1,9}) :((?: +\d+)+)$")
 _SETTING = re.compile(rb"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*?)\.?$")
 _VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+\S*)")
-_COMM = re.compile(rb"comm \S+ rank (\d+) nRanks (\d+) nNodes (\d+) localRanks (\d+) localRank (\d+)(?: MNNVL (\d))?")
-_INIT = re.compile(rb"rank (\d+) nranks (\d+) cudaDev (\d+)(?: nvmlDev (\d+))? busId ([0-9a-f]+)(.*)$")
-_HCA = re.compile(rb"\[\d+\]([^\s:]+):(\d+)(?::\d+)*/(\S+)")
+_COMM = re.compile(
+    rb"comm \S+ rank (\d{1,9}) nRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9}) localRank (\d{1,9})(?: MNNVL (\d))?"
+)
+_INIT = re.compile(rb"rank (\d{1,9}) nranks (\d{1,9}) cudaDev (\d{1,9})(?: nvmlDev (\d{1,9}))? busId ([0-9a-f]+)(.*)$")
+_COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")
+_HCA = re.compile(rb"\[\d+\]([^\s:]+):(\d{1,9})(?::\d+)*/(\S+)")
 _SOCKET = re.compile(rb"\[\d+\]([^\s:]+):(\S+)")
 _GDR_HCA = re.compile(rb"GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '([^']*)'")
 _GDR_PAIR = re.compile(rb"GPU Direct RDMA (Enabled|Disabled) for (GPU .*?)(?: \(distance|$)")
 _CHANNELS = re.compile(
-    rb"(\d+) coll channels,(?: (\d+) collnet channels,)?(?: (\d+) nvls channels,)? (\d+) p2p channels"
+    rb"(\d{1,9}) coll channels,(?: (\d{1,9}) collnet channels,)?(?: (\d{1,9}) nvls channels,)? (\d{1,9}) p2p channels"
 )
 _CONNECTED = re.compile(rb"Connected all rings(?:, use ring PXN (\d) GDR (\d))?")
 _PATH = re.compile(rb"([A-Z]+/[0-9a-fx-]+) \(\d+/[\d.]+/([A-Z0-9]+)\)")
 _PATTERN = re.compile(
-    rb"Pattern (\d+), crossNic (\d+), nChannels (\d+), (?:bw|speed) ([\d.]+)/([\d.]+), type (\w+)/(\w+)"
+    rb"Pattern (\d{1,9}), crossNic (\d{1,9}), nChannels (\d{1,9}), (?:bw|speed) ([\d.]+)/([\d.]+), type (\w+)/(\w+)"
 )
 _PATTERNS = {b"1": "Balanced tree", b"2": "Split tree", b"3": "Tree", b"4": "Ring", b"5": "NVLS", b"6": "CollNet"}
 
@@ -42,6 +46,7 @@ class Handlers:
         self._hosts: set[bytes] = set()
         self._in_tree = False
         self._full: set[str] = set()
+        self._members = 0
 
     def _add(self, items: list[str], value: bytes | str, name: str) -> None:
         text = value if isinstance(value, str) else self._text(value)
@@ -109,7 +114,7 @@ class Handlers:
 
     def trees(self, text: bytes, before: bytes) -> None:
         """Take the trees of a rank."""
-        m = re.match(rb"Trees? .*?->(\d+)->", text)
+        m = re.match(rb"Trees? .*?->(\d{1,9})->", text)
         if m and len(self.log.trees) < MAX_RANKS:
             self.log.trees.setdefault(int(m[1]), self._text(text[6:]))
 
@@ -151,6 +156,26 @@ class Handlers:
             rank.bus_id = self._text(m[5])
         if b"Init COMPLETE" in m[6]:
             self.log.complete += 1
+        self._communicator(m, rank)
+
+    def _communicator(self, m: re.Match[bytes], rank: LogRank | None) -> None:
+        id_ = _COMM_ID.search(m[6])
+        if id_ is None or rank is None:
+            return
+        name = self._text(id_[1])
+        comm = self.log.comms.get(name)
+        if comm is None:
+            if len(self.log.comms) >= MAX_ITEMS:
+                return
+            comm = self.log.comms[name] = LogComm(nranks=int(m[2]))
+        if rank.rank not in comm.places and self._members < MAX_PAIRS:
+            self._members += 1
+            comm.places[rank.rank] = (rank.host, rank.pid or 0)
+        if rank.rank in comm.places:
+            if b"Init START" in m[6]:
+                comm.started.add(rank.rank)
+            elif b"Init COMPLETE" in m[6]:
+                comm.completed.add(rank.rank)
 
     def version(self, text: bytes, before: bytes) -> None:
         """Take the version line."""

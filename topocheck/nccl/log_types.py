@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+MAX_RANKS = 20_000
+"""Most ranks that are kept of a log."""
+
 
 class LogRank(msgspec.Struct, kw_only=True):
     """One rank as its own lines show it; empty or None where no line said it."""
@@ -48,13 +51,33 @@ class LogCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure by NCCL's code, with its likely causes, the best supported first."""
+    """A failure by NCCL's code, with its likely causes, the best supported first.
+
+    `stated`: whether a line of the log states the code; else it follows from the warning that `line` holds.
+    """
 
     code: str
     count: int
     line: int
     text: str
     causes: tuple[LogCause, ...] = ()
+    stated: bool = True
+
+
+class LogComm(msgspec.Struct, kw_only=True):
+    """A communicator, by the id that its ranks share (where the version prints it): who started and ended its init.
+
+    `started` and `completed` hold the ranks; `places` rank -> host and process.
+    """
+
+    nranks: int
+    started: set[int] = msgspec.field(default_factory=set)
+    completed: set[int] = msgspec.field(default_factory=set)
+    places: dict[int, tuple[str, int]] = msgspec.field(default_factory=dict)
+
+    def unfinished(self) -> list[int]:
+        """Return the ranks whose init began and did not end in the log."""
+        return sorted(self.started - self.completed)
 
 
 class NcclLog(msgspec.Struct, kw_only=True):
@@ -74,6 +97,7 @@ class NcclLog(msgspec.Struct, kw_only=True):
         path_types: (from, to) node names -> path type of the table of paths (GRAPH).
         tree: lines of the first topology tree (GRAPH).
         patterns: results of the search, such as `Ring: 12 channels of 30.0/30.0 GB/s, NVL/PIX`.
+        hints: what warnings point to that tell of no failure by themselves. comms: by communicator id.
         lines, nccl_lines, cut_lines, long_lines, undecodable: what the text was like.
     """
 
@@ -107,6 +131,8 @@ class NcclLog(msgspec.Struct, kw_only=True):
     warnings: dict[str, LogWarning] = msgspec.field(default_factory=dict)
     signs: dict[str, LogCause] = msgspec.field(default_factory=dict)
     failures: tuple[LogFailure, ...] = ()
+    hints: tuple[LogCause, ...] = ()
+    comms: dict[str, LogComm] = msgspec.field(default_factory=dict)
     complete: int = 0
     lines: int = 0
     nccl_lines: int = 0

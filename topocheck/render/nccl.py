@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from topocheck.model.base import ReasonStep
     from topocheck.model.system import Setting
     from topocheck.nccl.log_compare import LogComparison
-    from topocheck.nccl.log_types import NcclLog
+    from topocheck.nccl.log_types import LogCause, NcclLog
     from topocheck.nccl.topo_compare import TopoDifference
     from topocheck.nccl.types import Prediction, RankPair
     from topocheck.nccl.xml import Element, Remark
@@ -189,6 +189,12 @@ def topology_text(
     return _done(page)
 
 
+def _cause(page: Page, c: LogCause, own_line: int = 0) -> None:
+    where = f" (line {c.line}: {c.text})" if c.line and c.line != own_line else ""
+    page.text(f"likely: {c.cause}{where}", indent=4, hang=2)
+    page.text(f"next: {c.next}", indent=4, hang=2)
+
+
 def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> str:
     """Return what a log says, its failures with their causes, and where it parts from the prediction."""
     page = Page(style)
@@ -228,18 +234,25 @@ def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> st
     if log.failures:
         page.heading("Failures")
     for f in log.failures:
-        page.text(f"{f.code} ({f.count}x, first in line {f.line}): {f.text}", style="red", hang=2)
+        where = f" ({f.count}x, first in line {f.line})" if f.line else ""
+        code = f.code if f.stated or not f.line else f"{f.code}, by a warning: no line states a code"
+        page.text(f"{code}{where}: {f.text}", style="red", hang=2)
         for c in f.causes:
-            where = f" (line {c.line}: {c.text})" if c.line else ""
-            page.text(f"likely: {c.cause}{where}", indent=4, hang=2)
-            page.text(f"next: {c.next}", indent=4, hang=2)
+            _cause(page, c, own_line=f.line)
     if log.warnings:
         page.heading("Warnings")
         for w in list(log.warnings.values())[:20]:
             page.text(f"{w.count}x line {w.line}: {w.text}", hang=2)
+            for c in log.hints:
+                if c.line == w.line:
+                    _cause(page, c, own_line=w.line)
     if comparison is not None:
         page.heading("Beside the prediction")
-        page.text(f"{comparison.agree} of {comparison.compared} pairs agree")
+        page.text(
+            f"{comparison.agree} of {comparison.compared} pairs agree"
+            if comparison.compared
+            else "no pair of ranks is both in the log and in the prediction"
+        )
         for d in comparison.differences:
             page.text(f"{d.subject}: the log has {d.logged}, predicted {d.predicted}", hang=2)
             for e in d.explanations:
