@@ -45,6 +45,26 @@ def test_the_odd_one_is_named_with_what_differs(folder: Path) -> None:
     assert "driver_version 550, usual is 570 on 80 %" in ran.out
 
 
+def test_two_sorts_of_machine_are_not_alike(tmp_path: Path) -> None:
+    report(tmp_path / "a.json", "a", host={"dmi_product": "DGX H100"})
+    report(tmp_path / "b.json", "b", host={"dmi_product": "R750xa"})
+    ran = run(fleet, tmp_path)
+    assert ran.out.splitlines()[0].endswith(": 2 nodes, 2 kinds of node, no failed check")
+    assert run(fleet, tmp_path, "--strict").code == 0  # two sorts of node are no fault of either
+
+
+def test_two_nodes_of_one_sort_that_differ_are_mixed(tmp_path: Path) -> None:
+    for name, driver in (("a", "550"), ("b", "570")):
+        report(tmp_path / f"{name}.json", name, host={"driver_version": driver})
+    ran = run(fleet, tmp_path)
+    assert ran.out.splitlines()[0].endswith(": 2 nodes, mixed, no failed check")
+    assert run(fleet, tmp_path, "--strict").code == 1
+
+
+def test_one_node_is_like_no_other(tmp_path: Path) -> None:
+    assert run(fleet, report(tmp_path / "a.json", "a")).out.splitlines()[0].endswith(": 1 node, no failed check")
+
+
 def test_strict_counts_odd_nodes(folder: Path) -> None:
     assert run(fleet, folder, "--strict").code == 1
     (folder / "n3.json").unlink()

@@ -62,6 +62,7 @@ def test_a_setting_of_one_rank_is_told(report):
 def test_the_missing_node_comes_with_the_others(report):
     text = cluster_text(report, Style(width=100))
     assert "n9: no rank of it came" in text
+    assert "4 nodes, 1 did not answer, 2 unlike most of their kind, " in text.splitlines()[0]
     assert "n4" in text
     assert json.loads(cluster_json(report))["silent"] == {"n9": "no rank of it came within 60 s"}
     assert "**n9** did not answer" in cluster_markdown(report)

@@ -64,6 +64,25 @@ def test_torchrun_report_of_one_node_with_two_ranks():
     assert report["mixed_settings"] == []
 
 
+def test_torchrun_pairs():
+    # torchrun's own store must not be taken for the pair's: every pair, TCP and Gloo, is measured.
+    alone = ["bash", "-c", 'export TOPOCHECK_NODE=n$RANK; exec "$0" "$@"', *topocheck(*PAIRS)]
+    done = run(torchrun(*alone), environment())
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert {n["node"] for n in report["nodes"]} == {"n0", "n1"}
+    assert [(p["way"], p["error"]) for p in report["pairs"]] == [("tcp", ""), ("gloo", "")]
+
+
+def test_pairs_of_one_node_are_not_measured_and_that_is_said():
+    done = run(torchrun(*topocheck(*PAIRS, "--way", "nccl_tcp")), environment())
+    report = json.loads(done.stdout)
+    assert set(report["not_tried"]) == {"tcp", "gloo", "nccl_tcp"}
+    assert {f["id"] for f in report["findings"]} == {"bw.unmeasured-pairs"}
+    # torchrun ends with 1 where a rank ends with anything but 0, and says with what.
+    assert "exitcode  : 3" in done.stderr
+
+
 def test_torchrun_scale():
     done = run(torchrun(*topocheck(*SCALE, "fp16")), environment())
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,8 @@ from itertools import combinations
 
 from topocheck.checks.bandwidth_nodes import judge_pairs
 from topocheck.model.base import State
+from topocheck.render.node_pairs import pairs_markdown, pairs_text
+from topocheck.render.page import Style
 from topocheck.tests_live.node_pairs_summary import summarize
 from topocheck.tests_live.node_pairs_types import NodeHello, NodePairsReport, PairRate
 
@@ -84,6 +86,32 @@ def test_a_silent_node_is_named_and_the_others_kept():
 def test_all_pairs_failed_is_unknown_not_ok():
     pairs = [pair(x, y, None, error="connection refused") for x, y in combinations("abc", 2)]
     assert found(judged("abc", pairs)) == [("bw.unmeasured-pairs", "tcp", State.UNKNOWN)]
+
+
+def test_a_way_that_cannot_be_tried_is_unknown_not_ok():
+    why = {"nccl_tcp": "torch with NCCL sees no GPU on b"}
+    report = judged("ab", [pair("a", "b", 12.0)], not_tried=why)
+    assert found(report) == [("bw.unmeasured-pairs", "nccl_tcp", State.UNKNOWN)]
+    assert report.findings[0].title == "NCCL over TCP: not tried: torch with NCCL sees no GPU on b"
+
+
+def test_one_node_is_told_what_to_do_and_not_that_all_is_well():
+    report = judged("a", [], not_tried={"tcp": "all ranks that came are on one node (a)"})
+    assert found(report) == [("bw.unmeasured-pairs", "tcp", State.UNKNOWN)]
+    assert "TOPOCHECK_NODE" in report.findings[0].fix
+    text = pairs_text(report, Style(width=100))
+    assert "nothing stands out" not in text
+    assert "By node" not in text
+
+
+def test_markdown_holds_what_the_text_does():
+    pairs = [pair(x, y, 12.0) for x, y in combinations("abc", 2)]
+    pairs += [pair(x, y, 4.0, phase="together") for x, y in combinations("abc", 2)]
+    text = pairs_markdown(judged("abc", pairs, silent={"rank 3": "did not come"}))
+    assert "### All at once" in text
+    # Each node has two peers at 4 GB/s.
+    assert "| a | 12 GB/s | 12 GB/s | 8 GB/s | 8 GB/s |" in text
+    assert "- **rank 3** did not come" in text
 
 
 def test_two_nodes_compare_their_directions():

@@ -152,15 +152,28 @@ def silent_node(context: Context) -> Iterator[Finding]:
 
 @check("bw.unmeasured-pairs", title="No pair of nodes could be measured", severity=State.UNKNOWN, reads=READS)
 def unmeasured(context: Context) -> Iterator[Finding]:
-    """One way of reaching another node gave no rate for any pair.
+    """One way of reaching another node gave no rate for any pair, or was asked for and cannot be tried here.
 
-    Looks at: the errors of all pairs of that way.
+    Looks at: the errors of all pairs of that way; whether there is more than one node; for NCCL, whether every node has
+    a GPU that torch sees, and for RDMA a device with an active port.
 
     Why it matters: nothing can be said of the network by this way.
 
     Fix: follow the error; a firewall that closes the ports between the nodes is the usual cause over TCP.
     """
     report = tournament(context)
+    for way, why in report.not_tried.items():
+        one_node = len(report.nodes) < 2
+        yield Finding(
+            id="bw.unmeasured-pairs",
+            state=State.UNKNOWN,
+            subject=way,
+            title=f"{NAMES.get(way, way)}: not tried: {why}",
+            evidence=(Evidence("topocheck bw --pairs nodes, answers of the nodes", why),),
+            fix="start it on two nodes or more; where containers share a host name, set TOPOCHECK_NODE for each"
+            if one_node
+            else "leave this --way out, or start it on nodes that have what it needs",
+        )
     for way, rail in ways(report):
         mine = [p for p in report.pairs if (p.way, p.rail) == (way, rail)]
         errors = [p.error for p in mine if p.error]

@@ -33,7 +33,10 @@ def fleet(
     ] = None,
     processes: Annotated[int, typer.Option("--processes", min=0, help="Processes that read; 0: one per CPU.")] = 0,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Odd nodes, warnings, unknowns and unreadable files count as failures.")
+        bool,
+        typer.Option(
+            "--strict", help="Odd and mixed nodes, warnings, unknowns and unreadable files count as failures."
+        ),
     ] = False,
     all_: Annotated[bool, typer.Option("--all", help="List everything, however long.")] = False,
     no_color: common.NoColor = False,
@@ -41,8 +44,8 @@ def fleet(
 ) -> None:
     """Compare any number of nodes: groups of equal ones, odd ones and exactly what differs, rails, findings.
 
-    Exits 1 where a check failed on some node, 0 otherwise; --strict also counts odd nodes, warnings, unknowns and
-    files that could not be read. 2 where no file could be read.
+    Exits 1 where a check failed on some node, 0 otherwise; --strict also counts odd and mixed nodes, warnings,
+    unknowns and files that could not be read. 2 where no file could be read.
     """
     from topocheck.cli.fleet_files import find_files, read_all
     from topocheck.compare.changes import changes
@@ -100,4 +103,5 @@ def exit_code(result: Fleet, *, strict: bool) -> int:
     counted = ("fail", "warn", "unknown") if strict else ("fail",)
     if any(f.state in counted for f in result.findings):
         return common.EXIT_FAILED
-    return common.EXIT_FAILED if strict and (result.odd or result.bad_files) else common.EXIT_OK
+    unlike = result.odd or result.bad_files or any(k.mixed for k in result.kinds)
+    return common.EXIT_FAILED if strict and unlike else common.EXIT_OK

@@ -19,7 +19,8 @@ _OLD_RING = re.compile(rb"Ring (\d{1,9}) :((?: +\d+)+)$")
 _SETTING = re.compile(rb"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*?)\.?$")
 _VERSION = re.compile(rb"NCCL version (\d+\.\d+\.\d+\S*)")
 _COMM = re.compile(
-    rb"comm \S+ rank (\d{1,9}) nRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9}) localRank (\d{1,9})(?: MNNVL (\d))?"
+    rb"comm \S+ rank (\d{1,9}) nRanks (\d{1,9}) nNodes (\d{1,9}) localRanks (\d{1,9})"
+    rb" localRank (\d{1,9})(?: MNNVL (\d))?"
 )
 _INIT = re.compile(rb"rank (\d{1,9}) nranks (\d{1,9}) cudaDev (\d{1,9})(?: nvmlDev (\d{1,9}))? busId ([0-9a-f]+)(.*)$")
 _COMM_ID = re.compile(rb"commId (0x[0-9a-f]+)")

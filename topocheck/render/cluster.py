@@ -75,7 +75,7 @@ def cluster_text(report: ClusterReport, style: Style) -> str:
         page.heading("NCCL settings that differ between ranks")
         for name, values in report.mixed_settings:
             page.text(clean(f"{name}  {'; '.join(values)}"), style="yellow", hang=4)
-    return fleet_text(report.fleet, style) + "\n" + page.render()
+    return fleet_text(report.fleet, style, silent=len(report.silent)) + "\n" + page.render()
 
 
 def _n(value: int | None) -> str:

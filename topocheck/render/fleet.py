@@ -41,17 +41,20 @@ def fleet_json(fleet: Fleet) -> str:
     return msgspec.json.format(msgspec.json.encode(d), indent=2).decode() + "\n"
 
 
-def fleet_text(fleet: Fleet, style: Style, *, all_: bool = False) -> str:
+def fleet_text(fleet: Fleet, style: Style, *, all_: bool = False, silent: int = 0) -> str:
     """Return the fleet for a person.
 
     Args:
         fleet: the result.
         style: columns and colours.
         all_: list everything, however long.
+        silent: how many nodes or ranks that belong to it did not answer.
     """
     page = Page(style)
     limit = 1 << 30 if all_ else MAX_LINES
-    page.line((f"topocheck {topocheck.__version__}: {plural(fleet.nodes, 'node')}", "bold"), f", {_verdict(fleet)}")
+    page.line(
+        (f"topocheck {topocheck.__version__}: {plural(fleet.nodes, 'node')}", "bold"), f", {_verdict(fleet, silent)}"
+    )
     odd = {o.name for o in fleet.odd}
     for kind in fleet.kinds[:limit]:
         _kind(kind, odd, page, limit)
@@ -82,16 +85,25 @@ def fleet_text(fleet: Fleet, style: Style, *, all_: bool = False) -> str:
     return page.render() if style.colour else clean(page.render())
 
 
-def _verdict(fleet: Fleet) -> str:
+def _verdict(fleet: Fleet, silent: int) -> str:
     failed = {n for f in fleet.findings if f.state == "fail" for n in f.nodes}
     parts = []
+    if silent:
+        parts.append(f"{silent} did not answer")
+    if len(fleet.kinds) > 1:
+        parts.append(f"{len(fleet.kinds)} kinds of node")
     if fleet.odd:
         parts.append(f"{len(fleet.odd)} unlike most of {'its' if len(fleet.odd) == 1 else 'their'} kind")
-    if failed:
-        parts.append(f"{len(failed)} with failed checks")
+    mixed = sum(k.nodes for k in fleet.kinds if k.mixed)
+    if mixed:
+        parts.append(f"{mixed} of mixed kinds" if len(fleet.kinds) > 1 else "mixed")
     if fleet.bad_files:
         parts.append(plural(len(fleet.bad_files), "unreadable file"))
-    return ", ".join(parts) or "all alike, no failed check"
+    if not parts and fleet.nodes > 1:
+        groups = sum(len(k.groups) for k in fleet.kinds)
+        parts.append("all alike" if groups < 2 else f"{groups} groups")
+    parts.append(f"{len(failed)} with failed checks" if failed else "no failed check")
+    return ", ".join(parts)
 
 
 def _kind(kind: Kind, odd: set[str], page: Page, limit: int) -> None:

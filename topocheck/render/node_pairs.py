@@ -11,7 +11,7 @@ from topocheck.render.page import Page, Span, Style, clean
 from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
 
 if TYPE_CHECKING:
-    from topocheck.tests_live.node_pairs_types import NodePairsReport
+    from topocheck.tests_live.node_pairs_types import NodePairsReport, PairRate
 
 MATRIX_UP_TO = 16
 """Nodes up to which the matrix is printed; beyond it the medians and the slowest pairs tell more."""
@@ -34,7 +34,8 @@ def pairs_text(report: NodePairsReport, style: Style) -> str:
     measured = dict.fromkeys((p.way, p.rail) for p in report.pairs if p.phase != "together")
     for way, rail in measured:
         _matrix(page, report, way, rail)
-    _medians(page, report)
+    if report.pairs:
+        _medians(page, report)
     if report.rails:
         page.heading("By rail")
         page.table(
@@ -91,8 +92,8 @@ def _cell(rate: float | None, small: bool, same: bool) -> Span:
     return (f"{rate * 8000:.0f}" if small else f"{rate:.2f}", "")
 
 
-def _medians(page: Page, report: NodePairsReport) -> None:
-    rows = [
+def _median_rows(report: NodePairsReport) -> list[tuple[str, ...]]:
+    return [
         (
             clean(m.node),
             rate_text(m.sends_gb_s),
@@ -102,14 +103,20 @@ def _medians(page: Page, report: NodePairsReport) -> None:
         )
         for m in report.medians
     ]
+
+
+def _medians(page: Page, report: NodePairsReport) -> None:
     page.heading("By node: median over its pairs; and the sum when all pairs run at once")
-    page.table(("node", "sends", "receives", "all: sends", "all: receives"), rows)
+    page.table(("node", "sends", "receives", "all: sends", "all: receives"), _median_rows(report))
 
 
 def _findings(page: Page, report: NodePairsReport) -> None:
     page.heading("Findings")
     if not report.findings:
-        page.text("nothing stands out", style="green")
+        measured = bool(report.pairs)
+        page.text(
+            "nothing stands out" if measured else "no pair was measured", style="green" if measured else "magenta"
+        )
     for f in report.findings:
         page.line("  ", (STATE_MARKS[f.state], STATE_STYLES.get(f.state, "")), f"  {f.id}  {clean(f.subject)}")
         page.text(clean(f.title), indent=4)
@@ -137,14 +144,35 @@ def pairs_csv(report: NodePairsReport) -> str:
 
 
 def pairs_markdown(report: NodePairsReport) -> str:
-    """Return pairs and findings as Markdown tables."""
-    lines = [f"## Network between {plural(len(report.nodes), 'node')}", "", "| pair | way | there | back | latency |"]
-    lines += ["| --- | --- | --- | --- | --- |"]
-    for p in report.pairs:
-        if p.phase == "pairs":
-            latency = "-" if p.latency_us is None else f"{p.latency_us:.1f} us"
-            what = f"{p.a} - {p.b}".replace("|", "/")
-            back = p.error.replace("|", "/") if p.error else rate_text(p.b_to_a_gb_s)
-            lines.append(f"| {what} | {p.way} {p.rail} | {rate_text(p.a_to_b_gb_s)} | {back} | {latency} |")
-    lines += ["", *(f"- **{f.state.value}** `{f.id}` {f.title}" for f in report.findings)]
+    """Return pairs, medians and findings as Markdown tables."""
+    lines = [f"## Network between {plural(len(report.nodes), 'node')}"]
+    for phase, title in (("pairs", "Pair by pair"), ("again", "Slow pairs, once more"), ("together", "All at once")):
+        pairs = [p for p in report.pairs if p.phase == phase]
+        if pairs:
+            lines += [
+                "",
+                f"### {title}",
+                "",
+                "| pair | way | there | back | latency |",
+                "| --- | --- | --- | --- | --- |",
+            ]
+            lines += [_markdown_pair(p) for p in pairs]
+    if report.pairs:
+        lines += ["", "### By node", "", "| node | sends | receives | all: sends | all: receives |"]
+        lines += ["| --- | --- | --- | --- | --- |"]
+        lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in _median_rows(report)]
+    for title, texts in (
+        ("Did not answer", [f"**{who}** {what}" for who, what in report.silent.items()]),
+        ("Notes", [*report.gains, *report.notes]),
+        ("Findings", [f"**{f.state.value}** `{f.id}` {f.title}" for f in report.findings]),
+    ):
+        if texts:
+            lines += ["", f"### {title}", "", *(f"- {text}" for text in texts)]
     return clean("\n".join(lines)) + "\n"
+
+
+def _markdown_pair(p: PairRate) -> str:
+    latency = "-" if p.latency_us is None else f"{p.latency_us:.1f} us"
+    back = p.error if p.error else rate_text(p.b_to_a_gb_s)
+    cells = (f"{p.a} - {p.b}", f"{p.way} {p.rail}".strip(), rate_text(p.a_to_b_gb_s), back, latency)
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

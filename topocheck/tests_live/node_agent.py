@@ -148,6 +148,8 @@ class Agent:
 
     def _environment(self, task: Task) -> dict[str, str]:
         env = dict(os.environ) | WAYS[task.way] | {"OMP_NUM_THREADS": "1", "NCCL_HOSTID": self.me.node}
+        # The two processes meet at a store of their own. Under torchrun both would look for its agent's instead.
+        env["TORCHELASTIC_USE_AGENT_STORE"] = "False"
         if task.rail:
             env["NCCL_IB_HCA"] = f"={task.rail}"
         interface = _interface(self.me.address)

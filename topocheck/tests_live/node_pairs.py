@@ -128,6 +128,7 @@ class _Coordinator:
         self.silent: dict[str, str] = {}
         self.pairs: list[PairRate] = []
         self.notes: list[str] = []
+        self.not_tried: dict[str, str] = {}
         self.number = 0
 
     def run(self) -> NodePairsReport:
@@ -149,6 +150,7 @@ class _Coordinator:
             taken_at=taken,
             nodes=tuple(self.nodes.values()),
             silent=self.silent,
+            not_tried=self.not_tried,
             rounds=self.number,
             method=METHOD,
             pairs=tuple(self.pairs),
@@ -165,22 +167,30 @@ class _Coordinator:
             elif text:
                 hello = msgspec.json.decode(text, type=NodeHello)
                 self.nodes[hello.node] = hello
-        self.tell(f"{len(self.nodes)} nodes: {', '.join(self.nodes)}")
+        self.tell(f"{len(self.nodes)} node{'' if len(self.nodes) == 1 else 's'}: {', '.join(self.nodes)}")
 
     def _ways(self) -> list[tuple[str, str]]:
-        """Return (way, rail) of all tournaments."""
+        """Return (way, rail) of all tournaments; a way that was asked for and cannot be is kept with the reason."""
         hellos = list(self.nodes.values())
-        gpus = all(h.gpus for h in hellos)
+        without = [h.node for h in hellos if not h.gpus]
         shared = [n for n in hellos[0].nics if all(n in h.nics for h in hellos)] if hellos else []
         ways = list(self.options.ways) or ["tcp"]
-        if not self.options.ways and gpus:
+        if not self.options.ways and not without:
             ways += ["nccl_tcp", "nccl_rdma", "nccl_gdr"] if shared else ["nccl_tcp"]
-        out = [(w, "") for w in ways]
         if len(hellos) < 2:
-            self.notes.append("all ranks that came are on one node: there is no pair of nodes to measure")
-        elif not shared:
+            why = f"all ranks that came are on one node ({', '.join(self.nodes) or 'none'})"
+            self.not_tried = dict.fromkeys(ways, why)
+            return []
+        for way in ways:
+            if way.startswith("nccl") and without:
+                some = ", ".join(without[:4]) + (f" and {len(without) - 4} more" if len(without) > 4 else "")
+                self.not_tried[way] = f"torch with NCCL sees no GPU on {some}"
+            elif way in ("nccl_rdma", "nccl_gdr") and not shared:
+                self.not_tried[way] = "there is no RDMA device with an active port on every node"
+        out = [(w, "") for w in ways if w not in self.not_tried]
+        if not shared:
             self.notes.append("no RDMA device with an active port on every node, so no way over RDMA was measured")
-        elif self.options.rails and gpus:
+        elif self.options.rails and not without:
             out += [("nccl_gdr", rail) for rail in shared]
         for program in ("ib_write_bw", "ib_write_lat"):
             if shared and all(program in h.programs for h in hellos):

@@ -108,6 +108,7 @@ class NodePairsReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         silent: node or rank that did not answer -> what it did last.
+        not_tried: way that was asked for -> why it was not tried.
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -115,6 +116,7 @@ class NodePairsReport(msgspec.Struct, frozen=True, kw_only=True):
     launcher: str = ""
     nodes: tuple[NodeHello, ...] = ()
     silent: dict[str, str] = {}
+    not_tried: dict[str, str] = {}
     rounds: int = 0
     method: str = ""
     pairs: tuple[PairRate, ...] = ()
