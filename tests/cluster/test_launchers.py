@@ -85,7 +85,7 @@ def test_pairs_of_one_node_are_not_measured_and_that_is_said():
 
 def test_torchrun_scale():
     done = run(torchrun(*topocheck(*SCALE, "fp16")), environment())
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert report["ground"]["launcher"] == "torchrun"
     (fp16,) = [t for t in report["training"] if t["hook"] == "fp16"]
