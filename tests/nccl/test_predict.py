@@ -302,8 +302,19 @@ def test_nics_that_gpus_share_a_link_to_carry_no_more_than_that_link(gpus, gb_s)
     if gpus == 1:
         assert "PCIe link" in p.bounds[0].limited_by
         assert "on the way to the NICs of n0" in p.bounds[0].limited_by
+        # Two nodes of one GPU: each sends S up one tree or down the other, so 2 B (n-1)/n = 2 x 48 x 1/2.
+        assert p.bounds[1].algorithm == "Tree"
+        assert p.bounds[1].busbw_gb_s == pytest.approx(48.0)
     elif gpus < 8:
         assert f"the {gpus} links between GPUs and NICs of n0" in p.bounds[0].limited_by
+
+
+def test_a_tree_of_three_hosts_has_inner_nodes():
+    hosts = tuple(files.host(files.hgx_h100(), name=f"n{i}") for i in range(3))
+    every = [r for r in predict(hosts, V).ranks if r.rank % 8 < 1]
+    tree = predict(hosts, V, tuple(every)).bounds[1]
+    assert tree.busbw_gb_s == pytest.approx(48.0 * 2 / 3)  # B (n-1)/n
+    assert tree.formula == "B (n-1)/n, n = 3"
 
 
 def test_two_hosts_without_gpudirect():

@@ -1,9 +1,10 @@
 """Upper bounds of an AllReduce's bus bandwidth on NCCL's graph, with the link that sets them.
 
 Ring: the narrowest hop, summed over the channels that run at once; between nodes what GPUs and NICs of a node can
-exchange at once. Tree over several nodes: B (n-1)/n, inner nodes send up and down. NVLS in one node: 2 B (n-1)/(n+1),
-as the switch reduces and multicasts and a GPU sends and receives about (n+1)/n of the data. B is what a GPU can send
-at once, n the number of GPUs.
+exchange at once. Tree over several nodes (double binary between them, a chain inside): who is inner node of one tree is
+leaf of the other and sends 2 S for S bytes, which gives B (n-1)/n; with two nodes, or two GPUs in a node, there is no
+inner node and each sends S: 2 B (n-1)/n. NVLS in one node: 2 B (n-1)/(n+1), as the switch reduces and multicasts and a
+GPU sends and receives about (n+1)/n of the data. B is what is sent at once, n the number of GPUs.
 """
 
 from __future__ import annotations
@@ -113,17 +114,20 @@ def bounds(views: list[HostView], ranks: int, *, nvls: bool) -> tuple[Bound, ...
     """Return the bounds of ring, tree (several hosts) and NVLS (one host, where it is used)."""
     if ranks < 2 or not views:
         return ()
-    inside = [(*ring_inside(v), v) for v in views if len(v.graph.gpus) > 1]
-    candidates: list[tuple[float, str]] = [(gb_s, words) for gb_s, words, _ in inside]
-    if len(views) > 1:
-        candidates += [_to_nics(v) for v in views]
-    if not candidates:
+    inside = [(*ring_inside(v), len(v.graph.gpus)) for v in views if len(v.graph.gpus) > 1]
+    between = [(*_to_nics(v), len(views)) for v in views] if len(views) > 1 else []
+    parts = [*inside, *between]
+    if not parts:
         return ()
-    gb_s, words = min(candidates, key=lambda c: c[0])
+    gb_s, words, _ = min(parts, key=lambda p: p[0])
     out = [Bound(algorithm="Ring", busbw_gb_s=gb_s, limited_by=words, formula="narrowest hop, all channels together")]
     if len(views) > 1:
-        tree = gb_s * (ranks - 1) / ranks
-        out.append(Bound(algorithm="Tree", busbw_gb_s=tree, limited_by=words, formula=f"B (n-1)/n, n = {ranks}"))
+        rate, words, sides = min(parts, key=lambda p: p[0] * _tree_factor(p[2]))
+        factor = _tree_factor(sides)
+        text = f"{'2 B' if factor == 2 else 'B'} (n-1)/n, n = {ranks}"
+        out.append(
+            Bound(algorithm="Tree", busbw_gb_s=factor * rate * (ranks - 1) / ranks, limited_by=words, formula=text)
+        )
     elif nvls:
         view, n = views[0], ranks
         width, gpu = min((_nvlink_width(view, i), i) for i in range(len(view.graph.gpus)))
@@ -131,3 +135,8 @@ def bounds(views: list[HostView], ranks: int, *, nvls: bool) -> tuple[Bound, ...
         words = f"all NVLinks of {view.graph.gpus[gpu].address} together, {width:.1f} GB/s"
         out.append(Bound(algorithm="NVLS", busbw_gb_s=rate, limited_by=words, formula=f"2 B (n-1)/(n+1), n = {n}"))
     return tuple(out)
+
+
+def _tree_factor(sides: int) -> int:
+    """Return 2 where a tree of so many nodes, or a chain of so many GPUs, has no inner node; else 1."""
+    return 2 if sides == 2 else 1
