@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import pytest
@@ -15,6 +16,7 @@ from topocheck.render.page import Style
 from topocheck.render.scale import scale_csv, scale_json, scale_markdown, scale_text
 from topocheck.render.scale_curve import svg
 from topocheck.tests_live.scale_ground import _Word, ground_of
+from topocheck.tests_live.scale_predict import all_reduce_fits, fit_of
 from topocheck.tests_live.scale_summary import summarize
 from topocheck.tests_live.scale_types import Ground, ScaleOptions, ScaleReport
 from topocheck.tests_live.train_types import MIB
@@ -38,7 +40,15 @@ def sweep(ranks: int, size: int, us: float) -> Measurement:
     )  # fmt: skip
 
 
-def report(cores: int = 4) -> ScaleReport:
+def even(sizes: tuple[int, ...]) -> list[Measurement]:
+    """A sweep whose every time is 100 us + size / (10 GB/s)."""
+    return [sweep(4, s, 100 + s / 1e4) for s in sizes]
+
+
+SWEPT = (1 << 16, 1 << 18, 1 << 20, 4 << 20, 8 << 20)
+
+
+def report(cores: int = 4, swept: Sequence[Measurement] | None = None) -> ScaleReport:
     outcomes: list[Measurement | NotMeasured] = [
         step("gloo:host:1:step", 1000),
         step("gloo:host:1:step", 600, "backward"),
@@ -53,8 +63,7 @@ def report(cores: int = 4) -> ScaleReport:
         step("gloo:host:4:pattern parameter_server", 2400, "pattern"),
         NotMeasured(id="scale:train:gloo:host:4:hook bf16", reason="gloo, host, bf16: wants NCCL"),
         sweep(2, 8 * MIB, 900),
-        # alpha 100 us and 10 bytes/ns... t = 100 us + size / (10 GB/s)
-        *(sweep(4, s, 100 + s / 1e4) for s in (1 << 16, 1 << 18, 1 << 20, 4 << 20, 8 << 20)),
+        *(even(SWEPT) if swept is None else swept),
     ]
     raw = ScaleReport(ground=Ground(ranks=4, cores=cores), options=OPTIONS)
     return summarize(raw, outcomes)
@@ -104,6 +113,43 @@ def test_patterns_have_a_prediction():
     assert rows["ring"].predicted_us == pytest.approx(938.9, rel=0.01)
     # Four ranks: the server's port carries 2 x 3 buffers, a ring's link 2 x 3/4 of one; four times as long, less hops.
     assert rows["parameter_server"].predicted_us == pytest.approx(4 * 838.9 + 2 * 100 / 6, rel=0.01)
+
+
+UNEVEN = [sweep(4, s, (100 + s / 1e4) * f) for s, f in zip(SWEPT, (1.6, 0.6, 1.5, 0.6, 1.6), strict=True)]
+"""Times up to 1.6 times beside 0.6 times a line's, as on a host whose ranks wait for each other's core."""
+
+
+@pytest.mark.parametrize(
+    ("swept", "why"),
+    [
+        # 8 MiB to be exchanged, and three sizes, of which the cost model makes nothing.
+        (even(SWEPT[2:]), "3 sizes; a fit needs 4 or more"),
+        # Twice the bytes in no more time.
+        ([sweep(4, s, 500) for s in SWEPT], "hardly longer"),
+        (UNEVEN, "the fit is not sure: an all_reduce of 1 MiB takes"),
+        # Four sizes, but up to 4 MiB: nothing is known of 8.
+        (even(SWEPT[:4]), "ends at 4 MiB, below an exchange of 8 MiB"),
+        ([], "no sweep of all_reduce over gloo with 4 ranks"),
+    ],
+)
+def test_a_fit_that_says_little_foretells_nothing_and_says_why(swept, why):
+    r = report(swept=swept)
+    (s,) = r.sweeps
+    assert [b.predicted_us for b in r.buckets] == [None, None]
+    assert s.predicted_mib is None
+    assert why in s.why
+    assert [p.predicted_us for p in r.patterns] == [None, None]
+    assert all(p.why for p in r.patterns)
+    text = " ".join(scale_text(r, Style(width=300)).split())
+    assert f"no prediction: {s.why}" in text
+    assert "the cost model said" not in text
+    assert json.loads(scale_json(r))["sweeps"][0]["why"] == s.why
+
+
+def test_gloo_on_gpus_is_not_foretold_by_a_sweep_of_host_memory():
+    fits = all_reduce_fits(even(SWEPT))
+    assert fit_of(fits, "gloo", "host", 4)[0] is not None
+    assert fit_of(fits, "gloo", "gpu", 4) == (None, "all_reduce over Gloo was swept in host memory only")
 
 
 def test_every_rendering_holds_together():

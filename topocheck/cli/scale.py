@@ -25,9 +25,11 @@ def scale(
     backend: Annotated[OptionalList, typer.Option("--backend", help="nccl, gloo or mpi; may be repeated.")] = None,
     ranks: Annotated[int, typer.Option("--ranks", help="Most ranks; 0: one per GPU, or 2, or the launcher's.")] = 0,
     collective: Annotated[str, typer.Option("--collective", help="The collective to scale.")] = "all_reduce",
-    size: Annotated[OptionalText, typer.Option("--size", help="Its size, such as 64MiB.")] = None,
+    size: Annotated[
+        OptionalText, typer.Option("--size", help="Its size, such as 64MiB; else that of --gradient.")
+    ] = None,
     gradient: Annotated[
-        OptionalText, typer.Option("--gradient", help="Gradient bytes of the model, such as 25MiB.")
+        OptionalText, typer.Option("--gradient", help="Gradient bytes of the model; else 25MiB, on a GPU 256MiB.")
     ] = None,
     batch: Annotated[int, typer.Option("--batch", help="Samples a rank takes in a step; 0: 32, on a GPU 512.")] = 0,
     hooks: Annotated[

@@ -151,7 +151,7 @@ def _buckets(page: Page, report: ScaleReport) -> None:
             ],
             right=frozenset((0, 1, 2, 3)),
         )
-        page.text(s.text, hang=2)
+        page.text(clean(s.text), hang=2)
 
 
 def _patterns(page: Page, report: ScaleReport) -> None:
@@ -167,6 +167,8 @@ def _patterns(page: Page, report: ScaleReport) -> None:
         ],
         right=frozenset((2, 4, 5)),
     )  # fmt: skip
+    for why in dict.fromkeys(p.why for p in report.patterns if p.why):
+        page.text(clean(f"no prediction: {why}"), hang=2)
 
 
 def scale_json(report: ScaleReport) -> str:
