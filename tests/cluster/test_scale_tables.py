@@ -96,6 +96,11 @@ def test_serial_parallel_and_compressed_stand_together():
     assert rows[4, "bf16"].step_us is None
     assert "wants NCCL" in rows[4, "bf16"].why
     assert "gloo, host, bf16: wants NCCL" in report().not_applicable
+    # In words it stands below its table, once.
+    text = scale_text(report(), Style())
+    assert text.count("wants NCCL") == 1
+    assert text.index("wants NCCL") < text.index("Bucket size")
+    assert "| n/a: gloo, host, bf16: wants NCCL |" in scale_markdown(report())
 
 
 def test_the_fastest_bucket_beside_the_predicted():

@@ -10,7 +10,7 @@ from topocheck.render.page import Page, Style, clean
 from topocheck.render.words import plural
 
 if TYPE_CHECKING:
-    from topocheck.tests_live.scale_types import ScalePoint, ScaleReport
+    from topocheck.tests_live.scale_types import ScalePoint, ScaleReport, TrainingRow
 
 _BAR, _SHORTEST_BAR = 30, 8
 HOOKS = {
@@ -72,9 +72,10 @@ def scale_text(report: ScaleReport, style: Style) -> str:
     _training(page, report)
     _buckets(page, report)
     _patterns(page, report)
-    if report.not_applicable:
+    told = {t.why for t in report.training}
+    if elsewhere := [line for line in report.not_applicable if line not in told]:
         page.heading("Not applicable here")
-        for line in report.not_applicable:
+        for line in elsewhere:
             page.text(clean(line), hang=2)
     if report.not_measured:
         page.heading("Not measured")
@@ -131,6 +132,14 @@ def _training(page: Page, report: ScaleReport) -> None:
         rows,
         right=frozenset((2, 4, 5, 6, 7)),
     )
+    for line in dict.fromkeys(_why(t, report) for t in report.training if t.why):
+        page.text(clean(line), hang=2)
+
+
+def _why(t: TrainingRow, report: ScaleReport) -> str:
+    """Return why a row of the training table is not whole: of what, and the reason."""
+    of = "" if t.why in report.not_applicable else f"{t.backend}, {t.device}, {HOOKS.get(t.hook, t.hook)}: "
+    return f"{of}{t.why}"
 
 
 def _buckets(page: Page, report: ScaleReport) -> None:
@@ -206,6 +215,7 @@ def scale_markdown(report: ScaleReport) -> str:
         error = "-" if t.gradient_error is None else f"{t.gradient_error:.1e}"
         right = "-" if t.accuracy is None else f"{100 * t.accuracy:.1f} %"
         how = "serial" if t.ranks == 1 else HOOKS.get(t.hook, t.hook)
-        lines.append(f"| {t.backend} {t.device} | {t.ranks} | {how} | {time_text(t.step_us)} | {error} | {right} |")
+        took = f"n/a: {_why(t, report)}" if t.step_us is None and t.why else time_text(t.step_us)
+        lines.append(f"| {t.backend} {t.device} | {t.ranks} | {how} | {took} | {error} | {right} |")
     lines += ["", *(f"- bucket size, {s.backend} {s.device}: {s.text}" for s in report.sweeps)]
     return clean("\n".join(lines)) + "\n"
