@@ -169,8 +169,20 @@ def test_every_rendering_holds_together():
             assert sum(line.endswith("#") for line in lines) == 3 + 2
     assert json.loads(scale_json(r))["schema_version"] == SCHEMA_VERSION
     lines = list(csv.DictReader(io.StringIO(scale_csv(r))))
-    assert {(x["curve"], x["ranks"]) for x in lines} >= {("training step", "4"), ("all_reduce", "2")}
-    assert "| training step, gloo, host memory | 4 |" in scale_markdown(r)
+    told = {(x["curve"], x["ranks"], x["size_bytes"], x["batch"]) for x in lines}
+    assert told >= {("training step", "4", "8388608", "32"), ("all_reduce", "2", "8388608", "")}
+    given = "8 MiB of gradients, 32 samples a rank"
+    assert f"| training step, gloo, host memory | {given} | 4 |" in scale_markdown(r)
+    text = scale_text(r, Style())
+    assert f"training step, gloo, host memory\n  {given}\n" in text
+    assert "all_reduce, gloo, host memory\n  8 MiB\n" in text
+    assert f"Serial, parallel and compressed training\n  host: {given}\n" in text
+    assert f"gloo, host, 4 ranks\n  {given}\n" in text
+    tables = json.loads(scale_json(r))
+    assert {(t["gradient_bytes"], t["batch"]) for k in ("training", "buckets", "sweeps") for t in tables[k]} == {
+        (8 * MIB, 32)
+    }
+    assert {p["size_bytes"] for p in tables["patterns"]} == {8 * MIB}
     root = ElementTree.fromstring(svg(r))
     shapes = [e.tag.rpartition("}")[2] for e in root.iter()]
     assert shapes.count("polyline") == 1

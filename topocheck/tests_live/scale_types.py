@@ -62,6 +62,8 @@ class ScalePoint(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         curve: what is scaled: `all_reduce`, `training step`.
+        size_bytes: of the collective, as nccl-tests counts it; of the gradients.
+        batch: samples a rank takes in one step; None for a collective.
         nodes: nodes that these ranks fill; None where they fill no whole number of nodes.
         rate, unit: samples/s of all ranks together, or busbw in GB/s.
         speed_up, efficiency: of a step, beside one rank; of a collective, busbw beside the fewest ranks. None where no
@@ -73,6 +75,8 @@ class ScalePoint(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device: str
     ranks: int
+    size_bytes: int
+    batch: int | None = None
     nodes: int | None = None
     time_us: float
     spread: float = 0.0
@@ -89,6 +93,8 @@ class TrainingRow(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device: str
     ranks: int
+    gradient_bytes: int
+    batch: int
     hook: str
     step_us: float | None = None
     step_ratio: float | None = None
@@ -104,6 +110,8 @@ class BucketPoint(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device: str
     ranks: int
+    gradient_bytes: int
+    batch: int
     bucket_mib: float
     step_us: float
     spread: float = 0.0
@@ -116,6 +124,8 @@ class BucketSweep(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device: str
     ranks: int
+    gradient_bytes: int
+    batch: int
     best_mib: float
     predicted_mib: float | None = None
     why: str = ""
@@ -128,6 +138,7 @@ class PatternRow(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device: str
     ranks: int
+    size_bytes: int
     pattern: str
     time_us: float
     predicted_us: float | None = None
