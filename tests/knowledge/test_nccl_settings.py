@@ -116,7 +116,7 @@ def test_every_rule_for_numbers_is_of_a_setting_that_reads_numbers():
             assert s.reads in ("integer", "switch"), s.name
         assert s.step == "2^n" or not s.step or int(s.step) > 1, s.name
         # What is said of a number in words is held, too.
-        if s.reads == "integer" and ("multiple of" in s.accepted or "power-of-2" in s.accepted):
+        if s.reads == "integer" and ("in steps of" in s.accepted or "power-of-2" in s.accepted):
             assert s.step, s.name
 
 
