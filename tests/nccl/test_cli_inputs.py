@@ -13,7 +13,7 @@ from tests.cli.commands import run as run_one
 from tests.nccl import files
 from tests.support.snapshots import write_snapshot
 from topocheck.cli import nccl
-from topocheck.knowledge.nccl import TABLE_VERSION
+from topocheck.knowledge.nccl import TABLE_VERSION, settings
 
 H100 = Path(__file__).parents[1] / "recordings" / "h100_x2_vm.snap"
 """A recording with NCCL 2.28.9 in it."""
@@ -187,3 +187,13 @@ def test_a_file_that_ends_nccl_is_a_finding(folder: Path, old, new):
         ran = run_one(nccl.predict, "--topo", path, *machine)
         assert ran.code == 1
         assert "Init ends: " in ran.out
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_name_or_number_of_the_table_is_broken(width):
+    out = run_one(nccl.env, "--all", "--width", width).out
+    assert max(map(len, out.splitlines())) <= max(width, max(map(len, settings())) + 2)
+    told = out.split()
+    for s in settings().values():
+        assert s.name in told
+        assert {*s.default.split(), *s.effect.split()} <= {w.rstrip(";") for w in told} | {*told}

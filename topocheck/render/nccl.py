@@ -115,11 +115,17 @@ def setting_text(
 
 
 def table_text(settings: Sequence[NcclSetting], table_version: str, style: Style) -> str:
-    """Return the table of all settings, one line each."""
+    """Return all settings by category: name, default and state, and what each does below, no name ever broken."""
     page = Page(style)
-    page.line(f"{len(settings)} settings, as of NCCL {table_version}; topocheck nccl env NAME explains one.")
-    rows = [(s.name, s.default, s.status if s.status != "current" else "", s.effect) for s in settings]
-    page.table(("name", "default", "state", "does"), rows)
+    page.text(f"{len(settings)} settings, as of NCCL {table_version}; topocheck nccl env NAME explains one.", indent=0)
+    category = ""
+    for s in settings:
+        if s.category != category:
+            category = s.category
+            page.heading(category)
+        state = "" if s.status == "current" else f"; {s.status} {s.status_version}".rstrip()
+        page.text(f"{s.name}  default {s.default}{state}", hang=4)
+        page.text(s.effect, indent=4, style="dim")
     return _done(page)
 
 
