@@ -94,7 +94,9 @@ def test_more_and_fewer_ranks_than_gpus() -> None:
     node, topology = cached("hgx_h100_cx7")
     few = plan(node, topology, 4)
     assert len(few.bindings) == 4
-    assert "4 GPUs stay idle" in few.notes[0]
+    assert few.notes[0] == "4 ranks for 8 GPUs: 4 GPUs stay idle"
+    assert plan(node, topology, 7).notes[0] == "7 ranks for 8 GPUs: 1 GPU stays idle"
+    assert plan(node, topology, 1).notes[0] == "1 rank for 8 GPUs: 7 GPUs stay idle"
     many = plan(node, topology, 16)
     assert [b.gpu_label for b in many.bindings[8:10]] == ["GPU0", "GPU1"]
     cpus = [parse_cpulist(b.cpus) for b in many.bindings]

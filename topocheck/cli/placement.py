@@ -62,7 +62,7 @@ def placement(
             "its job (srun topocheck snapshot save ...), or give one recording for the plan of its node"
         )
     wanted = plan(*looked[0], ranks_per_node)
-    found = problems(ranks)
+    found = problems(ranks, suggested=any(b.cpus for b in wanted.bindings))
     lines = {x: list(launch.options(wanted, x, nodes)) for x in launch.LAUNCHERS if launcher in (None, x)}
     if format_ == "json":
         common.emit(placement_json(ranks, found, wanted, lines), output)

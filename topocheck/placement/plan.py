@@ -63,9 +63,11 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
     n = ranks or len(gpus)
     notes: list[str] = []
     if n > len(gpus):
-        notes.append(f"{n} ranks for {len(gpus)} GPUs: some GPUs serve several ranks, which NCCL refuses")
+        notes.append(f"{n} ranks for {_gpus(len(gpus))}: some GPUs serve several ranks, which NCCL refuses")
     elif n < len(gpus):
-        notes.append(f"{n} ranks for {len(gpus)} GPUs: {len(gpus) - n} GPUs stay idle")
+        idle = len(gpus) - n
+        ranks_text = "1 rank" if n == 1 else f"{n} ranks"
+        notes.append(f"{ranks_text} for {_gpus(len(gpus))}: {_gpus(idle)} {'stays' if idle == 1 else 'stay'} idle")
     if split_by_mig := [g.label for g in gpus if g.nvml is not None and g.nvml.mig_current is True]:
         one = "is" if len(split_by_mig) == 1 else "are"
         notes.append(f"{', '.join(split_by_mig)} {one} split by MIG: a rank there takes one MIG device, not the GPU")
@@ -99,6 +101,10 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
             )
         )
     return Plan(hostname=hostname, bindings=tuple(bindings), notes=tuple(notes))
+
+
+def _gpus(n: int) -> str:
+    return f"{n} GPU{'s' * (n != 1)}"
 
 
 def _memory_node(node: Node, cpus: frozenset[int]) -> int | None:

@@ -238,7 +238,7 @@ def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> st
     page = Page(style)
     versions = ", ".join(log.versions) or "version not stated"
     page.line((f"NCCL {versions}: {log.nccl_lines} of {log.lines} lines are NCCL's", "bold"))
-    layout = [f"{log.nranks} ranks" if log.nranks else "", f"{log.nnodes} nodes" if log.nnodes else ""]
+    layout = [plural(log.nranks, "rank") if log.nranks else "", plural(log.nnodes, "node") if log.nnodes else ""]
     page.pair("job", ", ".join(x for x in layout if x) or "not stated")
     for name, items in (
         ("network", log.networks),
