@@ -149,6 +149,21 @@ def test_hosts_of_different_versions_are_told(folder: Path):
     assert "the hosts have different versions (a 2.28.9, set.snap" in words(run_one(nccl.predict, "--ranks", job))
 
 
+@pytest.mark.parametrize(
+    ("command", "argv", "told"),
+    [
+        (nccl.topo, ["--no-machine"], "without --input"),
+        (nccl.topo, ["--input", "x.xml", "--restricted"], "--restricted"),
+        (nccl.topo, ["--input", "x.xml", "--no-machine", "--from", H100], "expected one of them"),
+        (nccl.predict, ["--ranks", "job.toml", "--from", H100], "expected one of them"),
+    ],
+)
+def test_options_that_would_be_passed_over_are_refused(command, argv, told):
+    ran = run_one(command, *argv)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.error
+
+
 def changed(folder: Path, old: str, new: str) -> Path:
     """The topology file of the recording, with one text replaced."""
     ran = run_one(nccl.topo, "--from", H100)

@@ -117,6 +117,12 @@ def topo(
     from topocheck.nccl.xml import write
 
     common.choose(format_, ("text", "json"), "--format")
+    if input_ is None and no_machine:
+        raise InputError("--no-machine: there is nothing to look at without --input FILE")
+    if input_ is not None and restricted:
+        raise InputError("--restricted is for a file that is written; --input FILE reads one")
+    if no_machine and from_ is not None:
+        raise InputError("--no-machine and --from: expected one of them")
     if input_ is None:
         node, topology = given.load(from_)
         root = write_topology(

@@ -35,6 +35,8 @@ def hosts_for(ranks: Path | None, from_: Path | None, topo_file: Path | None, ve
     from topocheck.nccl.types import HostInput
     from topocheck.nccl.view import version_note
 
+    if ranks is not None and from_ is not None:
+        raise InputError("--ranks and --from: expected one of them; the rank file names its recordings")
     if ranks is not None:
         return from_rank_file(ranks, version_text, topo_file)
     if topo_file is not None and from_ is None:
@@ -63,8 +65,8 @@ def _look_for_gpus(topology: Topology, from_: Path | None) -> None:
 
     where = "here" if from_ is None else f"in {from_}"
     if not topology.gpus:
-        other = "--from takes a recording of another machine, " if from_ is None else ""
-        raise InputError(f"no NVIDIA GPU {where}, so there is nothing to predict; {other}--topo a topology file")
+        other = "; --from takes a recording of another machine, --topo a topology file" if from_ is None else ""
+        raise InputError(f"no NVIDIA GPU {where}, so there is nothing to predict{other}")
     if not usable_gpus(topology):
         why = why_unusable(topology.gpus[0]) or "no GPU can be used"
         common.fail(f"what NCCL would do {where} cannot be told: {why}", common.EXIT_UNKNOWN)

@@ -23,7 +23,7 @@ def placement(
         Optional[list[Path]],  # noqa: UP045 - typer reads the annotation at run time
         typer.Option("--from", metavar="FILE", help="Recording of one rank; may be repeated. This process otherwise."),
     ] = None,
-    ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=0, help="0: one for each GPU.")] = 0,
+    ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=0, max=4096, help="0: one for each GPU.")] = 0,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes of the job, for the suggested commands.")] = 1,
     launcher: Annotated[
         Optional[str],  # noqa: UP045

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from topocheck.model.address import format_cpulist
@@ -78,8 +80,9 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
         notes.append("nothing tells which CPUs are near some GPUs (a guest without NUMA, often): those are not bound")
     labels = {nic.address: nic.label for nic in topology.nics}
     nearest = {x.gpu: tuple(labels[a] for a in x.nics if a in labels) for x in topology.nearest_nics}
-    parts = {c: share(c, cores.threads, near.count(c)) for c in set(near) if c}
-    if any(p is None for p in parts.values()):
+    users = Counter(near)
+    parts = {c: share(c, cores.threads, n) for c, n in users.items() if c}
+    if any(p is None and users[c] > 1 for c, p in parts.items()):
         notes.append("cores and threads cannot be told apart: ranks of one socket share its CPUs")
     taken: dict[frozenset[int], int] = {}
     bindings = []
@@ -96,8 +99,8 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
                 cpus=format_cpulist(own),
                 memory_node=_memory_node(node, own),
                 nics=nearest.get(g.address, ()),
-                slot=_slot(c, cores, near.count(c) if split else 1, k if split else 0),
-                shared=split is None and near.count(c) > 1,
+                slot=_slot(c, cores, users[c] if split else 1, k if split else 0),
+                shared=split is None and users[c] > 1,
             )
         )
     return Plan(hostname=hostname, bindings=tuple(bindings), notes=tuple(notes))
