@@ -6,8 +6,10 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from topocheck.model.document import SCHEMA_VERSION
@@ -16,7 +18,7 @@ from topocheck.render.page import Style
 from topocheck.render.scale import scale_csv, scale_json, scale_markdown, scale_text
 from topocheck.render.scale_curve import svg
 from topocheck.tests_live.scale_ground import _Word, ground_of
-from topocheck.tests_live.scale_predict import all_reduce_fits, fit_of
+from topocheck.tests_live.scale_predict import all_reduce_fits, fit_of, unsure
 from topocheck.tests_live.scale_summary import summarize
 from topocheck.tests_live.scale_types import Ground, ScaleOptions, ScaleReport
 from topocheck.tests_live.train_types import MIB
@@ -149,6 +151,17 @@ def test_a_fit_that_says_little_foretells_nothing_and_says_why(swept, why):
     assert f"no prediction: {s.why}" in text
     assert "the cost model said" not in text
     assert json.loads(scale_json(r))["sweeps"][0]["why"] == s.why
+
+
+def test_two_real_sweeps_of_which_one_foretold_right():
+    # Two H100: the model said 1 MiB over NCCL (measured: twice the time of the fastest, 64 MiB), and 66.1 ms for
+    # that over Gloo in host memory (measured: 68.5 ms).
+    kept = Path(__file__).parents[2] / "docs" / "measurements" / "2026-11-28-h100x2" / "scale.json"
+    measured = msgspec.convert(json.loads(kept.read_text())["measurements"], list[Measurement])
+    fits = all_reduce_fits(measured)
+    sizes = (1 * MIB, 64 * MIB)
+    assert "the fit is not sure" in unsure(fits["nccl", 2], sizes)
+    assert unsure(fits["gloo", 2], sizes) == ""
 
 
 def test_gloo_on_gpus_is_not_foretold_by_a_sweep_of_host_memory():

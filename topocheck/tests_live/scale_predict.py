@@ -11,8 +11,9 @@ from topocheck.tests_live.rows import size_text
 from topocheck.tests_live.train_patterns import predicted_seconds
 from topocheck.tests_live.train_types import MIB, TrainRow, layers_of
 
-WIDE = 1.5
-"""How many times its lower end the upper end of an exchange's 95 % interval may be for a prediction to be made."""
+WIDE = 1.6
+"""How many times its lower end the upper end of an exchange's 95 % interval may be for a prediction to be made: about a
+quarter to either side. The ends take alpha and beta as independent, so they are wider than the interval itself."""
 Fits = dict[tuple[str, int], Fit]
 
 
