@@ -172,6 +172,14 @@ def test_placement_of_a_job_from_recordings(tmp_path: Path) -> None:
     assert "torchrun" not in text
 
 
+def test_a_rank_that_was_recorded_twice_is_refused(tmp_path: Path) -> None:
+    told = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+    recorded = write_snapshot(tmp_path / "3", "dgx_a100", environment=told)
+    ran = run(placement, "--from", recorded, "--from", recorded)
+    assert (ran.code, ran.out) == (2, "")
+    assert "are of rank 3: expected one of each rank" in ran.error
+
+
 def test_placement_of_ranks_without_gpus_points_to_no_suggestion(tmp_path: Path) -> None:
     files: list[object] = []
     for i in range(2):

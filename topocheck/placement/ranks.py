@@ -189,7 +189,7 @@ def _far(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
                 state="warn",
                 ranks=_ids([r]),
                 text=f"runs on CPUs {r.cpus} (NUMA node {nodes}) of {r.node}; its {r.gpu_label} is near CPUs {r.near}",
-                fix=f"bind it to CPUs {r.near}",
+                fix="bind it near its GPU",
                 binding=True,
             )
 
