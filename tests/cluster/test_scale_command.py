@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -58,6 +62,42 @@ def test_a_file_that_cannot_be_written_is_told_before_the_run(tmp_path: Path, op
     assert (ran.code, ran.out) == (2, "")
     assert why in ran.error
     assert str(tmp_path) in ran.error
+
+
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from topocheck.cli.common import check_writable
+from topocheck.model.base import InputError
+if os.geteuid() == 0:
+    os.setuid(65534)
+for name in sys.argv[1:]:
+    try:
+        check_writable(Path(name), "-o")
+    except InputError as e:
+        print(e)
+"""
+
+
+def test_what_this_user_may_not_write_is_told():
+    # Not pytest's own folder, which is closed to other users.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        closed, read_only = Path(folder, "closed"), Path(folder, "read_only")
+        for made, mode in ((closed, 0o000), (read_only, 0o555)):
+            made.mkdir()
+            made.chmod(mode)
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(closed / "below" / "x"), str(read_only / "x")],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert "there is no folder" in first
+    assert "permission denied" in second
 
 
 def test_a_png_without_matplotlib_is_told_before_the_run(tmp_path: Path):

@@ -162,12 +162,13 @@ def check_writable(path: Path, option: str) -> None:
     """
     import os
 
+    # Those of os.path answer False where Path's own raise: below a folder that may not be looked into.
     folder = path.parent
-    if path.is_dir():
+    if os.path.isdir(path):
         why = "is a folder; expected a file"
-    elif not folder.is_dir():
-        why = f"cannot be written: there is no folder {folder}"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
+    elif not os.path.isdir(folder):
+        why = f"cannot be written: there is no folder {folder} that this user may see"
+    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
         why = "cannot be written: permission denied"
     else:
         return
