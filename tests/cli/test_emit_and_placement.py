@@ -172,6 +172,26 @@ def test_placement_of_a_job_from_recordings(tmp_path: Path) -> None:
     assert "torchrun" not in text
 
 
+def test_a_rank_that_was_recorded_twice_is_refused(tmp_path: Path) -> None:
+    told = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+    recorded = write_snapshot(tmp_path / "3", "dgx_a100", environment=told)
+    ran = run(placement, "--from", recorded, "--from", recorded)
+    assert (ran.code, ran.out) == (2, "")
+    assert "are of rank 3: expected one of each rank" in ran.error
+
+
+def test_placement_of_ranks_without_gpus_points_to_no_suggestion(tmp_path: Path) -> None:
+    files: list[object] = []
+    for i in range(2):
+        told = {"RANK": str(i), "WORLD_SIZE": "2", "LOCAL_RANK": str(i)}
+        files += ["--from", write_snapshot(tmp_path / f"{i}", "no_pci", environment=told, process={"cpus": "0"})]
+    ran = run(placement, *files)
+    assert ran.code == 1
+    assert "2 ranks share CPUs 0" in ran.out
+    assert "fix: bind each to CPUs of its own\n" in ran.out
+    assert "nothing to place" in ran.out
+
+
 def test_placement_outside_a_job_shows_the_plan(recording: Path) -> None:
     ran = run(placement, "--from", recording)
     assert ran.code == 0

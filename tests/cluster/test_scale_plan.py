@@ -48,6 +48,15 @@ def test_one_rank_compresses_nothing():
     assert collective_rows(Ground(ranks=1), ScaleOptions()) == ()
 
 
+def test_the_collective_is_as_large_as_the_gradients_where_nothing_else_is_asked_for():
+    def largest(**asked: int) -> int:
+        return max(collective_rows(Ground(ranks=2), ScaleOptions(**asked))[-1].sizes_bytes)
+
+    assert largest() == 25 * MIB
+    assert largest(gradient_bytes=100 * MIB) == 100 * MIB
+    assert largest(gradient_bytes=100 * MIB, collective_bytes=MIB) == MIB
+
+
 def test_bucket_sizes_grow_with_the_gradient():
     assert bucket_sizes(ScaleOptions(), 1024 * MIB) == (2, 5, 10, 25, 50, 100, 200, 1024)
     assert bucket_sizes(ScaleOptions(buckets_mib=(3.0,)), 1024 * MIB) == (3.0,)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from topocheck.model.document import SCHEMA_VERSION
@@ -15,6 +18,7 @@ from topocheck.render.page import Style
 from topocheck.render.scale import scale_csv, scale_json, scale_markdown, scale_text
 from topocheck.render.scale_curve import svg
 from topocheck.tests_live.scale_ground import _Word, ground_of
+from topocheck.tests_live.scale_predict import all_reduce_fits, fit_of, unsure
 from topocheck.tests_live.scale_summary import summarize
 from topocheck.tests_live.scale_types import Ground, ScaleOptions, ScaleReport
 from topocheck.tests_live.train_types import MIB
@@ -38,7 +42,15 @@ def sweep(ranks: int, size: int, us: float) -> Measurement:
     )  # fmt: skip
 
 
-def report(cores: int = 4) -> ScaleReport:
+def even(sizes: tuple[int, ...]) -> list[Measurement]:
+    """A sweep whose every time is 100 us + size / (10 GB/s)."""
+    return [sweep(4, s, 100 + s / 1e4) for s in sizes]
+
+
+SWEPT = (1 << 16, 1 << 18, 1 << 20, 4 << 20, 8 << 20)
+
+
+def report(cores: int = 4, swept: Sequence[Measurement] | None = None) -> ScaleReport:
     outcomes: list[Measurement | NotMeasured] = [
         step("gloo:host:1:step", 1000),
         step("gloo:host:1:step", 600, "backward"),
@@ -53,8 +65,7 @@ def report(cores: int = 4) -> ScaleReport:
         step("gloo:host:4:pattern parameter_server", 2400, "pattern"),
         NotMeasured(id="scale:train:gloo:host:4:hook bf16", reason="gloo, host, bf16: wants NCCL"),
         sweep(2, 8 * MIB, 900),
-        # alpha 100 us and 10 bytes/ns... t = 100 us + size / (10 GB/s)
-        *(sweep(4, s, 100 + s / 1e4) for s in (1 << 16, 1 << 18, 1 << 20, 4 << 20, 8 << 20)),
+        *(even(SWEPT) if swept is None else swept),
     ]
     raw = ScaleReport(ground=Ground(ranks=4, cores=cores), options=OPTIONS)
     return summarize(raw, outcomes)
@@ -87,6 +98,11 @@ def test_serial_parallel_and_compressed_stand_together():
     assert rows[4, "bf16"].step_us is None
     assert "wants NCCL" in rows[4, "bf16"].why
     assert "gloo, host, bf16: wants NCCL" in report().not_applicable
+    # In words it stands below its table, once.
+    text = scale_text(report(), Style())
+    assert text.count("wants NCCL") == 1
+    assert text.index("wants NCCL") < text.index("Bucket size")
+    assert "| n/a: gloo, host, bf16: wants NCCL |" in scale_markdown(report())
 
 
 def test_the_fastest_bucket_beside_the_predicted():
@@ -106,6 +122,54 @@ def test_patterns_have_a_prediction():
     assert rows["parameter_server"].predicted_us == pytest.approx(4 * 838.9 + 2 * 100 / 6, rel=0.01)
 
 
+UNEVEN = [sweep(4, s, (100 + s / 1e4) * f) for s, f in zip(SWEPT, (1.6, 0.6, 1.5, 0.6, 1.6), strict=True)]
+"""Times up to 1.6 times beside 0.6 times a line's, as on a host whose ranks wait for each other's core."""
+
+
+@pytest.mark.parametrize(
+    ("swept", "why"),
+    [
+        # 8 MiB to be exchanged, and three sizes, of which the cost model makes nothing.
+        (even(SWEPT[2:]), "3 sizes; a fit needs 4 or more"),
+        # Twice the bytes in no more time.
+        ([sweep(4, s, 500) for s in SWEPT], "hardly longer"),
+        (UNEVEN, "the fit is not sure: an all_reduce of 1 MiB takes"),
+        # Four sizes, but up to 4 MiB: nothing is known of 8.
+        (even(SWEPT[:4]), "ends at 4 MiB, below an exchange of 8 MiB"),
+        ([], "no sweep of all_reduce over gloo with 4 ranks"),
+    ],
+)
+def test_a_fit_that_says_little_foretells_nothing_and_says_why(swept, why):
+    r = report(swept=swept)
+    (s,) = r.sweeps
+    assert [b.predicted_us for b in r.buckets] == [None, None]
+    assert s.predicted_mib is None
+    assert why in s.why
+    assert [p.predicted_us for p in r.patterns] == [None, None]
+    assert all(p.why for p in r.patterns)
+    text = " ".join(scale_text(r, Style(width=300)).split())
+    assert f"no prediction: {s.why}" in text
+    assert "the cost model said" not in text
+    assert json.loads(scale_json(r))["sweeps"][0]["why"] == s.why
+
+
+def test_two_real_sweeps_of_which_one_foretold_right():
+    # Two H100: the model said 1 MiB over NCCL (measured: twice the time of the fastest, 64 MiB), and 66.1 ms for
+    # that over Gloo in host memory (measured: 68.5 ms).
+    kept = Path(__file__).parents[2] / "docs" / "measurements" / "2026-11-28-h100x2" / "scale.json"
+    measured = msgspec.convert(json.loads(kept.read_text())["measurements"], list[Measurement])
+    fits = all_reduce_fits(measured)
+    sizes = (1 * MIB, 64 * MIB)
+    assert "the fit is not sure" in unsure(fits["nccl", 2], sizes)
+    assert unsure(fits["gloo", 2], sizes) == ""
+
+
+def test_gloo_on_gpus_is_not_foretold_by_a_sweep_of_host_memory():
+    fits = all_reduce_fits(even(SWEPT))
+    assert fit_of(fits, "gloo", "host", 4)[0] is not None
+    assert fit_of(fits, "gloo", "gpu", 4) == (None, "all_reduce over Gloo was swept in host memory only")
+
+
 def test_every_rendering_holds_together():
     r = report()
     for width in (60, 80, 120):
@@ -118,8 +182,20 @@ def test_every_rendering_holds_together():
             assert sum(line.endswith("#") for line in lines) == 3 + 2
     assert json.loads(scale_json(r))["schema_version"] == SCHEMA_VERSION
     lines = list(csv.DictReader(io.StringIO(scale_csv(r))))
-    assert {(x["curve"], x["ranks"]) for x in lines} >= {("training step", "4"), ("all_reduce", "2")}
-    assert "| training step, gloo, host memory | 4 |" in scale_markdown(r)
+    told = {(x["curve"], x["ranks"], x["size_bytes"], x["batch"]) for x in lines}
+    assert told >= {("training step", "4", "8388608", "32"), ("all_reduce", "2", "8388608", "")}
+    given = "8 MiB of gradients, 32 samples a rank"
+    assert f"| training step, gloo, host memory | {given} | 4 |" in scale_markdown(r)
+    text = scale_text(r, Style())
+    assert f"training step, gloo, host memory\n  {given}\n" in text
+    assert "all_reduce, gloo, host memory\n  8 MiB\n" in text
+    assert f"Serial, parallel and compressed training\n  host: {given}\n" in text
+    assert f"gloo, host, 4 ranks\n  {given}\n" in text
+    tables = json.loads(scale_json(r))
+    assert {(t["gradient_bytes"], t["batch"]) for k in ("training", "buckets", "sweeps") for t in tables[k]} == {
+        (8 * MIB, 32)
+    }
+    assert {p["size_bytes"] for p in tables["patterns"]} == {8 * MIB}
     root = ElementTree.fromstring(svg(r))
     shapes = [e.tag.rpartition("}")[2] for e in root.iter()]
     assert shapes.count("polyline") == 1

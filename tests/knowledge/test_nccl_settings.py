@@ -90,6 +90,37 @@ def test_default_today_and_of_no_setting():
 
 
 @pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        # getNthreads (src/graph/tuning.cc): a multiple of 32 from 64 to 512, else 512 is taken; 160 to 640 for LL128.
+        ("NCCL_NTHREADS", ("64", "96", "512", "-2"), ("100", "32", "544", "640", "0")),
+        ("NCCL_LL128_NTHREADS", ("160", "640"), ("128", "672", "161")),
+        # src/init.cc: ignored where it is no power of two, cut to 1 GiB.
+        ("NCCL_WORK_FIFO_BYTES", ("1048576", "0x40000000"), ("1000000", "2147483648", "-1024")),
+        ("NCCL_BUFFSIZE", ("4194304", "-2", "5000000"), ("-4194304",)),
+        ("NCCL_P2P_MAX_PEERS", ("1", "8"), ("0",)),
+        ("NCCL_L1_SHARED_MEMORY_CARVEOUT", ("0", "100"), ("101", "-5")),
+        ("NCCL_SYM_CTAS", ("0", "16"), ("-3",)),
+    ],
+)
+def test_numbers_outside_what_nccl_takes(name, good, bad):
+    for value in good:
+        assert kinds(name, value, (2, 30, 7)) == [], value
+    for value in bad:
+        assert kinds(name, value, (2, 30, 7)) == ["out_of_range"], value
+
+
+def test_every_rule_for_numbers_is_of_a_setting_that_reads_numbers():
+    for s in nccl.settings().values():
+        if s.minimum is not None or s.maximum is not None or s.step:
+            assert s.reads in ("integer", "switch"), s.name
+        assert s.step == "2^n" or not s.step or int(s.step) > 1, s.name
+        # What is said of a number in words is held, too.
+        if s.reads == "integer" and ("in steps of" in s.accepted or "power-of-2" in s.accepted):
+            assert s.step, s.name
+
+
+@pytest.mark.parametrize(
     ("text", "value", "rest"),
     [
         ("0x10", 16, ""),

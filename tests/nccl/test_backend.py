@@ -44,6 +44,17 @@ def test_mpi_by_what_is_known_of_it():
     assert fits("hgx_h100_cx7")["MPI"] == "no"
 
 
+def test_nothing_is_said_of_a_rate_that_was_not_measured():
+    node = cached("no_pci")
+    assert not build(node).gpus
+    software = SoftwareFacts(versions={"mpi": "4.1.6"}, mpi_implementation="Open MPI")
+    node = msgspec.structs.replace(node, software=software)
+    said = {b.name: b for b in backends(node, build(node))}
+    assert (said["MPI"].fits, said["Gloo"].fits) == ("yes", "best")
+    assert said["MPI"].why.startswith("Open MPI is here; without RDMA it needs TCP between nodes as Gloo does")
+    assert not any("faster" in b.why or "slower" in b.why for b in said.values())
+
+
 def test_every_answer_has_a_reason():
     for name in ("hgx_h100_cx7", "mi300x_x8", "no_pci", "laptop"):
         node = cached(name)

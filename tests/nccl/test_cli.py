@@ -72,6 +72,12 @@ def test_log_beside_a_prediction(tmp_path, topology):
     assert data["comparison"]["agree"] == 2
 
 
+def test_one_rank_on_one_node_is_no_plural(tmp_path):
+    path = tmp_path / "nccl.log"
+    path.write_text("n1:1:1 [0] NCCL INFO comm 0x5 rank 0 nRanks 1 nNodes 1 localRanks 1 localRank 0 MNNVL 0\n")
+    assert call("log", str(path)).splitlines()[1].split() == ["job", "1", "rank,", "1", "node"]
+
+
 def test_log_of_a_failure_exits_1(tmp_path):
     path = tmp_path / "nccl.log"
     path.write_text("ncclSystemError: System call failed\n")

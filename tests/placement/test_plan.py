@@ -94,7 +94,9 @@ def test_more_and_fewer_ranks_than_gpus() -> None:
     node, topology = cached("hgx_h100_cx7")
     few = plan(node, topology, 4)
     assert len(few.bindings) == 4
-    assert "4 GPUs stay idle" in few.notes[0]
+    assert few.notes[0] == "4 ranks for 8 GPUs: 4 GPUs stay idle"
+    assert plan(node, topology, 7).notes[0] == "7 ranks for 8 GPUs: 1 GPU stays idle"
+    assert plan(node, topology, 1).notes[0] == "1 rank for 8 GPUs: 7 GPUs stay idle"
     many = plan(node, topology, 16)
     assert [b.gpu_label for b in many.bindings[8:10]] == ["GPU0", "GPU1"]
     cpus = [parse_cpulist(b.cpus) for b in many.bindings]
@@ -112,6 +114,16 @@ def test_a_node_without_gpus() -> None:
     p = plan(*cached("laptop"))
     assert p.bindings == () or all(b.gpu for b in p.bindings)
     assert launch.options(plan(*cached("no_pci")), "srun") == ()
+
+
+def test_one_rank_shares_its_socket_with_nobody() -> None:
+    # Threads and cores of this laptop cannot be told apart, which matters only where ranks would share them.
+    node, topology = cached("laptop")
+    (binding,) = plan(node, topology).bindings
+    assert (binding.cpus, binding.shared, plan(node, topology).notes) == ("0-19", False, ())
+    two = plan(node, topology, 2)
+    assert [b.shared for b in two.bindings] == [True, True]
+    assert any("cannot be told apart" in note for note in two.notes)
 
 
 def test_srun_options() -> None:

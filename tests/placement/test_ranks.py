@@ -79,6 +79,20 @@ def test_all_ranks_on_the_first_core() -> None:
     assert [(p.state, p.ranks) for p in found] == [("warn", (0, 1, 2, 3))]
 
 
+def test_the_advice_points_below_only_where_something_is_suggested() -> None:
+    crowded = [_rank(i, i, cpus="0,96") for i in range(4)]
+    for ranks in (crowded, [_rank(0, 0, cpus="48-95")], [_rank(0, 0)]):
+        (p,) = problems(ranks)
+        (alone,) = problems(ranks, suggested=False)
+        assert p.fix == f"{alone.fix}, as suggested below"
+        assert alone.fix.startswith("bind")
+        assert "below" not in alone.fix
+    # That a GPU serves two ranks is no matter of binding.
+    seen = {"CUDA_VISIBLE_DEVICES": "2"}
+    shared = problems([_rank(0, 0, environment=seen), _rank(1, 1, environment=seen)])[0]
+    assert "below" not in shared.fix
+
+
 def test_crossed_rails() -> None:
     # Node c lists its GPUs the other way round, so its local rank 0 sits on the last rail.
     ranks = [_rank(0, 0, node="a"), _rank(1, 0, node="b")]

@@ -12,7 +12,7 @@ from topocheck.policy.types import Policy
 from topocheck.tests_live.advice import advise, gradient_example
 from topocheck.tests_live.assess import assess
 from topocheck.tests_live.collective_costs import busbw_factor
-from topocheck.tests_live.cost_model import Point, fit_sweep
+from topocheck.tests_live.cost_model import fit_sweep, point_of
 from topocheck.tests_live.roads import Roads
 
 
@@ -78,13 +78,6 @@ def fits_of(run: Run) -> tuple[Fit, ...]:
         collective = rows[0].collective
         factor = busbw_factor(collective, rows[0].ranks or 1) if collective else 1.0
         out.append(
-            fit_sweep(subject, [_point(m) for m in rows], factor=factor, rate="busbw" if collective else "bandwidth")
+            fit_sweep(subject, [point_of(m) for m in rows], factor=factor, rate="busbw" if collective else "bandwidth")
         )
     return tuple(out)
-
-
-def _point(m: Measurement) -> Point:
-    """Return a measurement as a point: seconds of one copy or call."""
-    if m.unit == "us":
-        return Point(m.size_bytes, m.median / 1e6, tuple(s / 1e6 for s in m.samples))
-    return Point(m.size_bytes, m.size_bytes / m.median / 1e9, tuple(m.size_bytes / s / 1e9 for s in m.samples))

@@ -154,6 +154,27 @@ def style(output: Path | None, no_color: bool, width: int) -> Style:
     return Style(max(columns, 40), colour)
 
 
+def check_writable(path: Path, option: str) -> None:
+    """Refuse a file that cannot be written, before the work whose result it is for.
+
+    Raises:
+        InputError: it is a folder, is in none, or may not be written; names the option.
+    """
+    import os
+
+    # Those of os.path answer False where Path's own raise: below a folder that may not be looked into.
+    folder = path.parent
+    if os.path.isdir(path):
+        why = "is a folder; expected a file"
+    elif not os.path.isdir(folder):
+        why = f"cannot be written: there is no folder {folder} that this user may see"
+    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        why = "cannot be written: permission denied"
+    else:
+        return
+    raise InputError(f"{option} {path}: {why}")
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a file whole or not at all, so that a reader never sees half of it.
 

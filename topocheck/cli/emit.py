@@ -44,7 +44,7 @@ def emit(
     nodes: Annotated[
         str, typer.Option("--nodes", metavar="LIST", help="Hosts of a rankfile, in Slurm's form: gpu[01-04].")
     ] = "",
-    ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=0, help="0: one for each GPU.")] = 0,
+    ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=0, max=4096, help="0: one for each GPU.")] = 0,
 ) -> None:
     """Write a configuration file. A comment in it says from which facts it was made; read it before you use it."""
     common.choose(kind, tuple(_KINDS), "KIND")

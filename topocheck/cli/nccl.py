@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from topocheck.cli import common
 from topocheck.cli import nccl_input as given
+from topocheck.cli import nccl_job as jobs
 from topocheck.model.base import InputError
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     help="What NCCL reads, what it sees, and what it will do.", no_args_is_help=True, rich_markup_mode=None
@@ -44,29 +42,17 @@ def env(
     no_color: common.NoColor = False,
     width: common.Width = 0,
 ) -> None:
-    """Show the NCCL settings in force here, where each comes from and what it does; or explain one."""
+    """Show the NCCL settings in force here, where each comes from and what it does; or explain one, set or not."""
     from topocheck.knowledge import nccl
     from topocheck.knowledge.nccl_values import judge_setting
+    from topocheck.nccl.view import version_note
     from topocheck.render import nccl as render
 
     common.choose(format_, ("text", "json"), "--format")
+    if (name is not None) + all_ + (library is not None) > 1:
+        raise InputError("expected one of: the NAME of a setting, --all, --library FILE")
     style = common.style(None, no_color, width)
-    if name is not None:
-        wanted = name if nccl.lookup(name) else nccl.nearest(name)
-        s = nccl.lookup(wanted) if wanted else None
-        if s is None:
-            raise InputError(f"no setting like {name!r} is known (NCCL {nccl.TABLE_VERSION})")
-        if s.name != name:
-            print(f"topocheck: {name} is not known; nearest is {s.name}", file=sys.stderr)
-        default = nccl.default_in(s.name, given.version_of(nccl_version)) or s.default
-        history = nccl.default_history(s.name)
-        text = (
-            given.json_text({"setting": s, "default": default})
-            if format_ == "json"
-            else render.setting_text(s, default, history, style)
-        )
-        common.emit(text)
-        return
+    wanted = given.setting_like(name) if name is not None else None
     if library is not None:
         found_names = given.library_names(library, nccl_version)
         common.emit(given.json_text(found_names) if format_ == "json" else render.library_text(found_names, style))
@@ -78,16 +64,31 @@ def env(
         return
     node, _ = given.load(from_)
     version = given.version_of(nccl_version, node)
+    judged = {
+        "nccl_version": ".".join(map(str, version)),
+        "version_note": version_note(node, nccl_version),
+        "table_version": nccl.TABLE_VERSION,
+    }
     found = [
         (s, nccl.lookup(s.name), nccl.default_in(s.name, version), judge_setting(s.name, s.value, version))
         for s in node.settings.nccl
+        if wanted is None or s.name == wanted.name
     ]
-    words = ".".join(map(str, version))
-    if format_ == "json":
-        entries = [{"setting": s, "known": k, "default": d, "problems": p} for s, k, d, p in found]
-        common.emit(given.json_text({"nccl_version": words, "table_version": nccl.TABLE_VERSION, "settings": entries}))
-        return
-    common.emit(render.settings_text(found, words, nccl.TABLE_VERSION, style))
+    entries = [{"setting": s, "known": k, "default": d, "problems": p} for s, k, d, p in found]
+    if wanted is not None:
+        default = nccl.default_in(wanted.name, version) or wanted.default
+        if format_ == "json":
+            for e in entries:
+                del e["known"], e["default"]
+            text = given.json_text({"setting": wanted, "default": default, "here": entries, **judged})
+        else:
+            here = [(s, problems) for s, _, _, problems in found]
+            text = render.setting_text(wanted, default, nccl.default_history(wanted.name), here, judged, style)
+    elif format_ == "json":
+        text = given.json_text({**judged, "settings": entries})
+    else:
+        text = render.settings_text(found, judged, style)
+    common.emit(text)
 
 
 @app.command("topo")
@@ -107,12 +108,21 @@ def topo(
     no_color: common.NoColor = False,
     width: common.Width = 0,
 ) -> None:
-    """Write this node as NCCL's topology XML, or read such a file and compare it with this node."""
+    """Write this node as NCCL's topology XML, or read such a file and compare it with this node.
+
+    Exit code 1: NCCL's init would end with the file.
+    """
     from topocheck.nccl.topo import write_topology
     from topocheck.nccl.view import settings_of
     from topocheck.nccl.xml import write
 
     common.choose(format_, ("text", "json"), "--format")
+    if input_ is None and no_machine:
+        raise InputError("--no-machine: there is nothing to look at without --input FILE")
+    if input_ is not None and restricted:
+        raise InputError("--restricted is for a file that is written; --input FILE reads one")
+    if no_machine and from_ is not None:
+        raise InputError("--no-machine and --from: expected one of them")
     if input_ is None:
         node, topology = given.load(from_)
         root = write_topology(
@@ -125,29 +135,24 @@ def topo(
         common.emit(text, output)
         return
     from topocheck.nccl.topo_compare import compare
-    from topocheck.nccl.xml import MAX_BYTES, NcclXmlError, parse_topology
-    from topocheck.nccl.xml_rules import check_topology
     from topocheck.render.nccl import topology_text
 
-    try:
-        document = parse_topology(given.read_bytes(input_, MAX_BYTES))
-    except NcclXmlError as e:
-        raise InputError(f"{input_}: {e}") from e
+    machine = None if no_machine else given.load(from_)
+    version = given.version_of(nccl_version, machine[0] if machine else None)
+    file = given.topology_file(input_, version)
+    assert file.root is not None
     if output is not None:
-        common.emit(write(document.root), output)
+        common.emit(write(file.root), output)
     differences = None
-    if not no_machine:
-        node, topology = given.load(from_)
-        machine = write_topology(node, topology, given.version_of(nccl_version, node), settings_of(node))
-        differences = compare(document.root, machine)
-    remarks = (*document.remarks, *check_topology(document.root, given.version_of(nccl_version)))
+    if machine is not None:
+        node, topology = machine
+        differences = compare(file.root, write_topology(node, topology, version, settings_of(node)))
     if format_ == "json":
-        common.emit(given.json_text({"file": str(input_), "remarks": remarks, "differences": differences}))
+        common.emit(given.json_text({"file": str(input_), "remarks": file.remarks, "differences": differences}))
     else:
-        common.emit(
-            topology_text(document.root, remarks, differences, str(input_), common.style(None, no_color, width))
-        )
-    if any(r.fatal for r in remarks):
+        style = common.style(None, no_color, width)
+        common.emit(topology_text(file.root, file.remarks, differences, str(input_), style))
+    if file.fatal:
         raise typer.Exit(common.EXIT_FAILED)
 
 
@@ -170,17 +175,22 @@ def predict(
     no_color: common.NoColor = False,
     width: common.Width = 0,
 ) -> None:
-    """Predict the transport NCCL will choose between each pair of ranks, and why."""
+    """Predict the transport NCCL will choose between each pair of ranks, and why.
+
+    Exit code 0: predicted; 1: NCCL's init would end; 2: wrong input, or no GPU; 3: no GPU whose driver answers.
+    """
     from topocheck.render.nccl import prediction_text
 
     common.choose(format_, ("text", "json"), "--format")
-    hosts, version, specs, labels = given.hosts_for(ranks, from_, topo_file, nccl_version)
-    what_if = given.parse_settings(set_ or [])
-    for problem in given.problems_of(what_if, version):
+    what_if = jobs.parse_settings(set_ or [])
+    job = jobs.hosts_for(ranks, from_, topo_file, nccl_version)
+    for problem in jobs.problems_of(what_if, job.version):
         print(f"topocheck: --set: {problem}", file=sys.stderr)
-    p = given.predict_or_fail(hosts, version, specs, what_if)
+    p = jobs.predict_or_fail(job, what_if)
     style = common.style(output, no_color, width)
-    common.emit(given.json_text(p) if format_ == "json" else prediction_text(p, labels, style, why=why), output)
+    common.emit(given.json_text(p) if format_ == "json" else prediction_text(p, job.labels, style, why=why), output)
+    if p.fatal:
+        raise typer.Exit(common.EXIT_FAILED)
 
 
 @app.command("log")
@@ -213,10 +223,8 @@ def log(
     comparison = None
     if compare or from_ is not None or ranks is not None or topo_file is not None:
         version = result.versions[0] if result.versions else None
-        hosts, numbers, specs, _ = given.hosts_for(ranks, from_, topo_file, version)
-        comparison = log_compare.compare(
-            result, given.predict_or_fail(hosts, numbers, specs, log_compare.settings_for(result))
-        )
+        job = jobs.hosts_for(ranks, from_, topo_file, version)
+        comparison = log_compare.compare(result, jobs.predict_or_fail(job, log_compare.settings_for(result)))
     style = common.style(output, no_color, width)
     if format_ == "json":
         text = given.json_text({"log": result, "comparison": comparison})

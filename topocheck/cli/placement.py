@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -23,7 +24,7 @@ def placement(
         Optional[list[Path]],  # noqa: UP045 - typer reads the annotation at run time
         typer.Option("--from", metavar="FILE", help="Recording of one rank; may be repeated. This process otherwise."),
     ] = None,
-    ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=0, help="0: one for each GPU.")] = 0,
+    ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=0, max=4096, help="0: one for each GPU.")] = 0,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes of the job, for the suggested commands.")] = 1,
     launcher: Annotated[
         Optional[str],  # noqa: UP045
@@ -57,12 +58,16 @@ def placement(
     assert ranks is not None
     ranks.sort(key=lambda r: (r.rank is None, r.rank or 0, r.node))
     if len(ranks) > 1 and (loose := [r.node or "?" for r in ranks if r.rank is None]):
+        are = "is" if len(loose) == 1 else "are"
         raise InputError(
-            f"{len(loose)} of the recordings (of {', '.join(loose[:4])}) are of no rank: record each rank from inside "
-            "its job (srun topocheck snapshot save ...), or give one recording for the plan of its node"
+            f"{len(loose)} of the recordings (of {', '.join(loose[:4])}) {are} of no rank: record each rank from "
+            "inside its job (srun topocheck snapshot save ...), or give one recording for the plan of its node"
         )
+    numbers = Counter(r.rank for r in ranks if r.rank is not None)
+    if from_ and (twice := [n for n, count in numbers.items() if count > 1]):
+        raise InputError(f"two recordings or more are of rank {twice[0]}: expected one of each rank of one job")
     wanted = plan(*looked[0], ranks_per_node)
-    found = problems(ranks)
+    found = problems(ranks, suggested=any(b.cpus for b in wanted.bindings))
     lines = {x: list(launch.options(wanted, x, nodes)) for x in launch.LAUNCHERS if launcher in (None, x)}
     if format_ == "json":
         common.emit(placement_json(ranks, found, wanted, lines), output)

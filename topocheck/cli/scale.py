@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from topocheck.tests_live.scale_types import ScaleOptions, ScaleReport
 
 FORMATS = ("text", "json", "csv", "markdown")
+MOST_MIB = 1 << 20
 OptionalPath = Optional[Path]  # noqa: UP045 - typer reads it at run time
 OptionalList = Optional[list[str]]  # noqa: UP045
 OptionalText = Optional[str]  # noqa: UP045
@@ -25,9 +26,11 @@ def scale(
     backend: Annotated[OptionalList, typer.Option("--backend", help="nccl, gloo or mpi; may be repeated.")] = None,
     ranks: Annotated[int, typer.Option("--ranks", help="Most ranks; 0: one per GPU, or 2, or the launcher's.")] = 0,
     collective: Annotated[str, typer.Option("--collective", help="The collective to scale.")] = "all_reduce",
-    size: Annotated[OptionalText, typer.Option("--size", help="Its size, such as 64MiB.")] = None,
+    size: Annotated[
+        OptionalText, typer.Option("--size", help="Its size, such as 64MiB; else that of --gradient.")
+    ] = None,
     gradient: Annotated[
-        OptionalText, typer.Option("--gradient", help="Gradient bytes of the model, such as 25MiB.")
+        OptionalText, typer.Option("--gradient", help="Gradient bytes of the model; else 25MiB, on a GPU 256MiB.")
     ] = None,
     batch: Annotated[int, typer.Option("--batch", help="Samples a rank takes in a step; 0: 32, on a GPU 512.")] = 0,
     hooks: Annotated[
@@ -54,13 +57,11 @@ def scale(
     torchrun, srun or mpirun it joins as that rank. Exit code 0 fine, 2 wrong usage, 3 something could not be measured.
     """
     common.choose(format_, FORMATS, "--format")
-    if curve is not None and curve.suffix not in (".svg", ".png"):
-        raise InputError(f"--curve {curve}: expected a name that ends in .svg or .png")
     options = _options(
         backends=backend, ranks=ranks, collective=collective, size=size, gradient=gradient, batch=batch, hooks=hooks,
         buckets=buckets, digits=not no_digits, patterns=not no_patterns, quick=quick,
     )  # fmt: skip
-    report = _run(options)
+    report = _run(options, {"--output": output, "--curve": curve})
     if report is None:
         return
     common.emit(_page(report, format_, output, no_color=no_color, width=width), output)
@@ -92,18 +93,18 @@ def _options(
     for b in named:
         common.choose(b, ("nccl", "gloo", "mpi"), "--backend")
     common.choose(collective, COLLECTIVES, "--collective")
-    if not 0 <= ranks <= 4096 or not 0 <= batch <= 1 << 20:
-        raise InputError("--ranks and --batch: expected 0 or more")
+    for option, value, most in (("--ranks", ranks, 4096), ("--batch", batch, 1 << 20)):
+        if not 0 <= value <= most:
+            raise InputError(f"{option} {value}: expected 0 to {most}")
     chosen = HOOKS if hooks == "all" else ("none", *(h.strip() for h in hooks.split(",") if h.strip() != "none"))
     for h in chosen:
         common.choose(h, HOOKS, "--hooks")
-    try:
-        sizes = [parse_size(s) if s else 0 for s in (size, gradient)]
-        swept = None if buckets is None else () if buckets == "none" else tuple(float(b) for b in buckets.split(","))
-    except ValueError as e:
-        raise InputError(f"--size, --gradient or --buckets: {e}") from None
-    if any(not 0 < b <= 1 << 20 for b in swept or ()):
-        raise InputError(f"--buckets {buckets}: expected sizes in MiB above 0")
+    sizes = []
+    for option, text in (("--size", size), ("--gradient", gradient)):
+        try:
+            sizes.append(0 if text is None else parse_size(text))
+        except ValueError as e:
+            raise InputError(f"{option}: {e}") from None
     return ScaleOptions(
         backends=named,
         ranks=ranks,
@@ -112,7 +113,7 @@ def _options(
         gradient_bytes=sizes[1],
         batch=batch,
         hooks=tuple(dict.fromkeys(chosen)),
-        buckets_mib=swept,
+        buckets_mib=_bucket_sizes(buckets),
         digits=digits,
         patterns=patterns,
         samples=3 if quick else 5,
@@ -120,8 +121,51 @@ def _options(
     )
 
 
-def _run(options: ScaleOptions) -> ScaleReport | None:
-    """Run it; None on a launcher's ranks other than 0."""
+def _bucket_sizes(text: str | None) -> tuple[float, ...] | None:
+    """Return the sizes in MiB that `--buckets` names, each once; None for the usual ones, empty for no sweep.
+
+    Raises:
+        InputError: it names something else.
+    """
+    if text is None:
+        return None
+    if text.strip() == "none":
+        return ()
+    out: dict[str, float] = {}
+    for word in text.split(","):
+        try:
+            mib = float(word)
+        except ValueError:
+            mib = 0.0
+        if not 0 < mib <= MOST_MIB:
+            raise InputError(
+                f"--buckets: {word.strip()[:40]!r} is no size in MiB above 0 and up to {MOST_MIB}; "
+                "expected such as 1,5,25, or none"
+            )
+        out.setdefault(f"{mib:g}", mib)  # as the rows are named
+    return tuple(out.values())
+
+
+def _check_files(files: dict[str, Path | None]) -> None:
+    """Refuse files that could not be written after the run; option -> its file.
+
+    Raises:
+        InputError: names the option and what is wrong.
+    """
+    from importlib.util import find_spec
+
+    for option, path in files.items():
+        if path is not None:
+            common.check_writable(path, option)
+    curve = files["--curve"]
+    if curve is not None and curve.suffix not in (".svg", ".png"):
+        raise InputError(f"--curve {curve}: expected a name that ends in .svg or .png")
+    if curve is not None and curve.suffix == ".png" and find_spec("matplotlib") is None:
+        raise InputError(f"--curve {curve}: a PNG needs matplotlib: pip install matplotlib, or ask for .svg")
+
+
+def _run(options: ScaleOptions, files: dict[str, Path | None]) -> ScaleReport | None:
+    """Run it; None on a launcher's ranks other than 0, which write none of the files."""
     import msgspec
 
     from topocheck.render.progress import Progress
@@ -134,12 +178,14 @@ def _run(options: ScaleOptions) -> ScaleReport | None:
     if not torch_installed():
         raise InputError("scale trains with torch, which is not installed: pip install 'topocheck-gpu[bw]'")
     stop_cleanly()
-    node, gpus = _look()
     progress: Progress | None = None
     try:
         world = launchers.detect_here()
-        ground = local_ground(gpus, options.ranks) if world is None else common_ground(world, gpus)
         first = world is None or world.rank == 0
+        if first:
+            _check_files(files)
+        node, gpus = _look()
+        ground = local_ground(gpus, options.ranks) if world is None else common_ground(world, gpus)
         progress = Progress(enabled=first)
         done = 0
 
@@ -188,12 +234,8 @@ def _draw(report: ScaleReport, path: Path) -> None:
         common.replace_file(path, scale_curve.svg(report))
         return
     try:
-        data = scale_curve.png(report)
+        path.write_bytes(scale_curve.png(report))
     except ImportError as e:
-        raise InputError(
-            f"--curve {path}: a PNG needs matplotlib ({e}): pip install matplotlib, or ask for .svg"
-        ) from None
-    try:
-        path.write_bytes(data)
+        raise InputError(f"--curve {path}: matplotlib cannot be loaded ({e}); ask for .svg") from None
     except OSError as e:
         raise InputError(f"{path}: cannot be written: {e.strerror}") from e

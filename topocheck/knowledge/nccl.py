@@ -48,6 +48,7 @@ class NcclSetting(msgspec.Struct, frozen=True, kw_only=True):
         reads: how NCCL reads the text: integer, switch (only 1 acts), flag, word, words, exact_word, level, text.
         words: the words it knows, where it reads words.
         minimum, maximum: what it takes without complaint, where it reads a number.
+        step: what that number must be a multiple of, or `2^n` for a power of two; empty for neither.
         default: in TABLE_VERSION; of a removed name, its last.
         since: first public version that reads it; `<=` where it may be older.
         status: current, deprecated, removed or unused; `status_version` says since when.
@@ -62,6 +63,7 @@ class NcclSetting(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[str, ...]
     minimum: int | None
     maximum: int | None
+    step: str
     default: str
     since: str
     status: str
@@ -88,6 +90,7 @@ def settings() -> dict[str, NcclSetting]:
             words=tuple(w for w in r["words"].split(",") if w),
             minimum=int(r["minimum"]) if r["minimum"] else None,
             maximum=int(r["maximum"]) if r["maximum"] else None,
+            step=r["step"],
             default=r["default"],
             since=r["since"],
             status=r["status"],

@@ -72,6 +72,13 @@ def read_level(text: str, version: Version) -> str | None:
     return None
 
 
+def _fits_step(n: int, step: str) -> bool:
+    """Tell whether a number is the multiple or the power of two that a setting must be."""
+    if step == "2^n":
+        return n & (n - 1) == 0
+    return not step or n % int(step) == 0
+
+
 def _judge_number(s: NcclSetting, value: str) -> list[SettingProblem]:
     n, rest = read_integer(value)
     if rest.strip():
@@ -99,7 +106,7 @@ def _judge_number(s: NcclSetting, value: str) -> list[SettingProblem]:
     too_low = s.minimum is not None and n < s.minimum
     too_high = s.maximum is not None and n > s.maximum and s.type != "bool"
     # A negative number is the "not set" of most settings.
-    if (too_low and n not in (-1, -2)) or too_high:
+    if n not in (-1, -2) and (too_low or too_high or not _fits_step(n, s.step)):
         return [
             SettingProblem(
                 kind="out_of_range",

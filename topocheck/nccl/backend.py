@@ -84,14 +84,15 @@ def _mpi(node: Node, topology: Topology) -> Backend:
         if isinstance(aware, Missing):
             return Backend(name="MPI", fits="unknown", why=f"{name} is here; whether it is CUDA-aware is not known")
         if aware:
-            why = f"{name} is CUDA-aware, so GPU buffers need no staging; NCCL is faster for collectives"
+            why = f"{name} is CUDA-aware, so a program may give it GPU buffers"
             return Backend(name="MPI", fits="yes", why=why)
         return Backend(name="MPI", fits="yes", why=f"{name} is not CUDA-aware: only for tensors in host memory")
     infiniband, roce = _active_rdma(node)
     if infiniband or roce:
         why = f"no GPU here, and {name} uses {_network_words(node)} without TCP"
         return Backend(name="MPI", fits="best", why=why)
-    return Backend(name="MPI", fits="yes", why=f"{name} is here; without RDMA it is no faster than Gloo")
+    why = f"{name} is here; without RDMA it needs TCP between nodes as Gloo does"
+    return Backend(name="MPI", fits="yes", why=f"{why} (topocheck bw --backend gloo --backend mpi measures both)")
 
 
 def _ucc(node: Node, topology: Topology) -> Backend | None:

@@ -7,6 +7,7 @@ TOML or JSON with a list `ranks`; each entry has `host` (a recording, or the nam
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from typing import Any
 
@@ -17,12 +18,14 @@ MAX_RANKS = 4096
 MAX_BYTES = 4 << 20
 
 Entry = dict[str, Any]
+_HEAD = re.compile(r"\s*\[\[\s*ranks\s*\]\]")
 
 
 def parse_rank_file(text: str, name: str) -> tuple[dict[str, str], list[Entry]]:
     """Return (host name -> recording, entries) of a rank file.
 
-    Entries are checked: `host` a text, `gpu` an address or a number, the rest of the right kind.
+    Entries are checked: `host` a text, `gpu` an address or a number, the rest of the right kind. `where` of an entry is
+    the file and the line, for messages.
 
     Raises:
         InputError: the file is neither TOML nor JSON, or an entry is not as described; says which.
@@ -45,11 +48,21 @@ def parse_rank_file(text: str, name: str) -> tuple[dict[str, str], list[Entry]]:
         raise InputError(f"{name}: [[ranks]] is missing or empty")
     if len(entries) > MAX_RANKS:
         raise InputError(f"{name}: more than {MAX_RANKS} ranks")
-    return hosts, [_entry(e, i, name) for i, e in enumerate(entries)]
+    lines = [n for n, line in enumerate(text.splitlines(), 1) if _HEAD.match(line)]
+    out: list[Entry] = []
+    first: dict[int, str] = {}
+    for number, entry in enumerate(entries):
+        where = f"{name}: rank entry {number}"
+        if len(lines) == len(entries):
+            where = f"{name}: line {lines[number]} (rank entry {number})"
+        out.append(_entry(entry, number, where))
+        other = first.setdefault(out[-1]["rank"], where)
+        if other != where:
+            raise InputError(f"{where}: rank {out[-1]['rank']} comes twice; first in {other.removeprefix(f'{name}: ')}")
+    return hosts, out
 
 
-def _entry(entry: object, number: int, name: str) -> Entry:
-    where = f"{name}: rank entry {number}"
+def _entry(entry: object, number: int, where: str) -> Entry:
     if not isinstance(entry, dict):
         raise InputError(f"{where}: a table with host and gpu was expected")
     host, gpu = entry.get("host", "live"), entry.get("gpu")
@@ -62,7 +75,7 @@ def _entry(entry: object, number: int, name: str) -> Entry:
     rank = entry.get("rank", number)
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 0:
         raise InputError(f"{where}: rank must be a number from 0")
-    out: Entry = {"host": host, "gpu": gpu, "rank": rank}
+    out: Entry = {"host": host, "gpu": gpu, "rank": rank, "where": where}
     for key in ("process", "container"):
         value = entry.get(key, "")
         if isinstance(value, bool) or not isinstance(value, str | int):

@@ -111,7 +111,7 @@ def _link(address: str, file: _Place, machine: _Place) -> list[TopoDifference]:
             continue
         same = _number(theirs) == _number(ours) if kind == "speed" else _lanes(theirs) == _lanes(ours)
         if not same:
-            out.append(_d(kind, address, theirs, ours, f"NCCL plans with the file's {theirs or 'nothing'}"))
+            out.append(_d(kind, address, theirs, ours, f"NCCL plans with {_as_planned(kind, theirs)}"))
     return out
 
 
@@ -133,6 +133,13 @@ def _device(address: str, file: _Place, machine: _Place) -> list[TopoDifference]
         if a.get("sm") and b.get("sm") and a.get("sm") != b.get("sm"):
             out.append(_d("gpu", address, f"sm {a.get('sm')}", f"sm {b.get('sm')}", "another GPU than the file's"))
     return out
+
+
+def _as_planned(kind: str, text: str) -> str:
+    """Return what NCCL makes of the file's speed or width."""
+    if kind == "width":
+        return f"{_lanes(text):.0f} lanes"
+    return f"the file's {text}" if _number(text) is not None else "8 GT/s, as with any speed it does not know"
 
 
 def _lanes(text: str) -> float:

@@ -31,16 +31,25 @@ class TopoFile(msgspec.Struct, frozen=True, kw_only=True):
     fatal: str = ""
 
 
+def judge_file(path: str, data: str | bytes, version: Version) -> TopoFile:
+    """Return what a version of NCCL would make of the text of a file.
+
+    Raises:
+        NcclXmlError: it is malformed.
+    """
+    document = parse_topology(data)
+    remarks = (*document.remarks, *check_topology(document.root, version))
+    stops = next((r for r in remarks if r.fatal), None)
+    fatal = "" if stops is None else f"{path}: line {stops.line}: {stops.text}"
+    return TopoFile(path=path, root=document.root, remarks=remarks, fatal=fatal)
+
+
 def file_in_force(node: Node, version: Version) -> TopoFile | None:
     """Return the topology file that NCCL would read on a node; None where there is none, or its text is not known."""
     text, path = node.settings.topo_file, node.settings.topo_file_path
     if isinstance(text, Missing):
         return None
     try:
-        document = parse_topology(text)
+        return judge_file(path, text, version)
     except NcclXmlError as e:
         return TopoFile(path=path, root=None, fatal=f"{path}: {e}")
-    remarks = (*document.remarks, *check_topology(document.root, version))
-    stops = next((r for r in remarks if r.fatal), None)
-    fatal = "" if stops is None else f"{path}: line {stops.line}: {stops.text}"
-    return TopoFile(path=path, root=document.root, remarks=remarks, fatal=fatal)

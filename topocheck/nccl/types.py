@@ -153,9 +153,13 @@ class NcclView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """All that NCCL will do. `fatal` says why its init would end; empty where it would not."""
+    """All that NCCL will do. `fatal` says why its init would end; empty where it would not.
+
+    `version_note` says what the version has against it: none installed here, or not known to the rules.
+    """
 
     version: str
+    version_note: str = ""
     ranks: tuple[RankSpec, ...]
     pairs: tuple[RankPair, ...]
     nics: tuple[NicPair, ...] = ()

@@ -6,6 +6,7 @@ import msgspec
 
 from topocheck.gpudirect.types import GpuDirect
 from topocheck.knowledge.nccl import TABLE_VERSION, Version, parse_version, version_key
+from topocheck.knowledge.tables import rows
 from topocheck.model.base import ABSENT, Missing, Reason, known
 from topocheck.model.node import Node
 from topocheck.nccl.predict import predict
@@ -28,6 +29,28 @@ def version_for(node: Node, asked: str | None = None) -> Version:
     text = asked if asked else installed_version(node)
     found = parse_version(text) if isinstance(text, str) else None
     return found or version_key(TABLE_VERSION)
+
+
+def version_note(node: Node | None, asked: str | None = None) -> str:
+    """Return what must be said of the version judged by; empty where it is asked for or installed, and known.
+
+    Args:
+        node: the facts; None where no machine was looked at.
+        asked: the version asked for.
+    """
+    installed = ABSENT if node is None else installed_version(node)
+    text = asked or installed
+    version = parse_version(text) if isinstance(text, str) else None
+    if version is None:
+        where = "no NCCL was found here" if node is not None else "no machine was looked at"
+        return f"{where}: {TABLE_VERSION}, the newest known, is assumed; --nccl-version names another"
+    words = ".".join(map(str, version))
+    oldest = min(version_key(r["from_version"]) for r in rows("nccl_bandwidths"))
+    if version < oldest:
+        return f"{words} is older than {'.'.join(map(str, oldest))}, the oldest known in full; its bandwidths are taken"
+    if version > version_key(TABLE_VERSION):
+        return f"{words} is newer than {TABLE_VERSION}, the newest known, whose rules are taken"
+    return ""
 
 
 def settings_of(node: Node) -> dict[str, str]:

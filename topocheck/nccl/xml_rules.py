@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from topocheck.knowledge.nccl import Version, rule
+from topocheck.knowledge.nccl_values import read_integer
 from topocheck.nccl import versions
 from topocheck.nccl.graph_types import integer, kind_of_class
 from topocheck.nccl.xml import Element, Remark
@@ -17,7 +18,22 @@ _CHILDREN = {
     "gpu": {"nvlink", "c2c"},
     "nic": {"net"},
 }
-_NEEDED = {"nvlink": ("count",), "c2c": ("count", "bw"), "pci": ("busid",), "pcilink": ("target",)}
+_NEEDED = {
+    "cpu": ("numaid",),
+    "nvlink": ("count",),
+    "c2c": ("count", "bw"),
+    "pci": ("busid",),
+    "pcilink": ("target",),
+}
+_NUMBERS = {
+    "cpu": ("numaid", "familyid", "modelid"),
+    "pci": ("link_width",),
+    "gpu": ("dev", "sm", "rank", "gdr"),
+    "nvlink": ("count",),
+    "c2c": ("count", "bw"),
+    "net": ("dev", "speed", "port", "gdr", "maxconn"),
+}
+"""Attributes that NCCL reads with strtol (xmlGetAttrInt, src/graph/xml.h): a text that is none counts as 0."""
 
 
 def check_topology(root: Element, version: Version) -> tuple[Remark, ...]:
@@ -61,6 +77,11 @@ def _element(e: Element, most: int, version: Version) -> list[Remark]:
     speed = e.get("link_speed")
     if speed and not versions.knows_speed(speed, version):
         out.append(_at(e, f"link_speed {speed[:30]!r} is none NCCL knows: taken as 8 GT/s", fatal=False))
+    for name in _NUMBERS.get(e.name, ()):
+        number, rest = read_integer(e.get(name) or "0")
+        if rest.strip():
+            lanes = ", which counts as 16 lanes" if name == "link_width" and number == 0 else ""
+            out.append(_at(e, f"{name} {(e.get(name) or '')[:30]!r} is read as {number}{lanes}", fatal=False))
     if e.name == "pci" and not e.children and e.get("class") and kind_of_class(e.get("class")) == "PCI":
         out.append(_at(e, f"{bus}: a switch with nothing below it: NCCL drops it", fatal=False))
     return out

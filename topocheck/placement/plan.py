@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from topocheck.model.address import format_cpulist
@@ -63,9 +65,11 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
     n = ranks or len(gpus)
     notes: list[str] = []
     if n > len(gpus):
-        notes.append(f"{n} ranks for {len(gpus)} GPUs: some GPUs serve several ranks, which NCCL refuses")
+        notes.append(f"{n} ranks for {_gpus(len(gpus))}: some GPUs serve several ranks, which NCCL refuses")
     elif n < len(gpus):
-        notes.append(f"{n} ranks for {len(gpus)} GPUs: {len(gpus) - n} GPUs stay idle")
+        idle = len(gpus) - n
+        ranks_text = "1 rank" if n == 1 else f"{n} ranks"
+        notes.append(f"{ranks_text} for {_gpus(len(gpus))}: {_gpus(idle)} {'stays' if idle == 1 else 'stay'} idle")
     if split_by_mig := [g.label for g in gpus if g.nvml is not None and g.nvml.mig_current is True]:
         one = "is" if len(split_by_mig) == 1 else "are"
         notes.append(f"{', '.join(split_by_mig)} {one} split by MIG: a rank there takes one MIG device, not the GPU")
@@ -76,8 +80,9 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
         notes.append("nothing tells which CPUs are near some GPUs (a guest without NUMA, often): those are not bound")
     labels = {nic.address: nic.label for nic in topology.nics}
     nearest = {x.gpu: tuple(labels[a] for a in x.nics if a in labels) for x in topology.nearest_nics}
-    parts = {c: share(c, cores.threads, near.count(c)) for c in set(near) if c}
-    if any(p is None for p in parts.values()):
+    users = Counter(near)
+    parts = {c: share(c, cores.threads, n) for c, n in users.items() if c}
+    if any(p is None and users[c] > 1 for c, p in parts.items()):
         notes.append("cores and threads cannot be told apart: ranks of one socket share its CPUs")
     taken: dict[frozenset[int], int] = {}
     bindings = []
@@ -94,11 +99,15 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
                 cpus=format_cpulist(own),
                 memory_node=_memory_node(node, own),
                 nics=nearest.get(g.address, ()),
-                slot=_slot(c, cores, near.count(c) if split else 1, k if split else 0),
-                shared=split is None and near.count(c) > 1,
+                slot=_slot(c, cores, users[c] if split else 1, k if split else 0),
+                shared=split is None and users[c] > 1,
             )
         )
     return Plan(hostname=hostname, bindings=tuple(bindings), notes=tuple(notes))
+
+
+def _gpus(n: int) -> str:
+    return f"{n} GPU{'s' * (n != 1)}"
 
 
 def _memory_node(node: Node, cpus: frozenset[int]) -> int | None:

@@ -61,12 +61,13 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something wrong in the placement. `state` is warn or note."""
+    """Something wrong in the placement. `state` is warn or note; `binding` tells that another binding mends it."""
 
     state: str
     ranks: tuple[int, ...]
     text: str
     fix: str = ""
+    binding: bool = False
 
 
 def rank_place(node: Node, topology: Topology) -> RankPlace:
@@ -147,9 +148,17 @@ def _visible(node: Node, topology: Topology, told: Mapping[str, str]) -> list[Gp
     return out
 
 
-def problems(ranks: Sequence[RankPlace]) -> tuple[Problem, ...]:
-    """Return what is wrong in the placement of a job: shared GPUs, far CPUs, unbound ranks, crossed rails."""
-    return (*_shared_gpus(ranks), *_far(ranks), *_crowded(ranks), *_unbound(ranks), *_crossed(ranks), *_untold(ranks))
+def problems(ranks: Sequence[RankPlace], *, suggested: bool = True) -> tuple[Problem, ...]:
+    """Return what is wrong in the placement of a job: shared GPUs, far CPUs, unbound ranks, crossed rails.
+
+    Args:
+        ranks: each as it found itself.
+        suggested: whether a plan with bindings stands below them; the advice points to it.
+    """
+    found = (*_shared_gpus(ranks), *_far(ranks), *_crowded(ranks), *_unbound(ranks), *_crossed(ranks), *_untold(ranks))
+    if not suggested:
+        return found
+    return tuple(msgspec.structs.replace(p, fix=f"{p.fix}, as suggested below") if p.binding else p for p in found)
 
 
 def _ids(ranks: Iterable[RankPlace]) -> tuple[int, ...]:
@@ -180,7 +189,8 @@ def _far(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
                 state="warn",
                 ranks=_ids([r]),
                 text=f"runs on CPUs {r.cpus} (NUMA node {nodes}) of {r.node}; its {r.gpu_label} is near CPUs {r.near}",
-                fix="bind it as suggested below",
+                fix="bind it near its GPU",
+                binding=True,
             )
 
 
@@ -196,7 +206,8 @@ def _crowded(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
                 state="warn",
                 ranks=_ids(together),
                 text=f"{len(together)} ranks share CPUs {cpus} of {node}",
-                fix="bind each to CPUs of its own, as suggested below",
+                fix="bind each to CPUs of its own",
+                binding=True,
             )
 
 
@@ -207,7 +218,8 @@ def _unbound(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
             state="note",
             ranks=_ids(loose),
             text="may run on CPUs far from the GPU as well as near ones: the kernel chooses",
-            fix="bind as suggested below",
+            fix="bind each to the CPUs near its GPU",
+            binding=True,
         )
 
 
@@ -225,6 +237,7 @@ def _crossed(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
             yield Problem(
                 state="warn",
                 ranks=_ids(crossed),
+                # More than the crossed ones, so two or more.
                 text=f"local rank {local} sits on another rail than on {n} other nodes ({', '.join(labels)} there)",
                 fix="one order of GPUs on all nodes: CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA_VISIBLE_DEVICES in order",
             )

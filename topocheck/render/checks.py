@@ -67,7 +67,12 @@ def sum_up(outcome: Outcome) -> str:
     counts = Counter(f.state for f in outcome.findings)
     judged = sum(r.state is not State.NOT_APPLICABLE for r in outcome.results)
     order = (State.FAIL, State.UNKNOWN, State.WARN, State.NOTE)
-    parts = [f"{counts[s]} {STATE_MARKS[s].lower()}" for s in order if counts[s]]
+    # The states are words of ours and stay as they are; only a note is a plain noun.
+    parts = [
+        plural(counts[s], "note") if s is State.NOTE else f"{counts[s]} {STATE_MARKS[s].lower()}"
+        for s in order
+        if counts[s]
+    ]
     word = {0: "OK", 1: "FAIL", 3: "UNKNOWN"}.get(outcome.exit_code, "?")
     if word == "OK" and outcome.state is State.UNKNOWN:
         word = "OK as far as could be told"

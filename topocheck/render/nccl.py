@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from topocheck.model.base import Missing
 from topocheck.render.page import Page, Style, clean
-from topocheck.render.words import evidence_line
+from topocheck.render.words import evidence_line, plural
 
 if TYPE_CHECKING:
     from topocheck.knowledge.nccl import NcclSetting
@@ -29,16 +29,22 @@ def _done(page: Page) -> str:
 
 def settings_text(
     found: Sequence[tuple[Setting, NcclSetting | None, str | None, Sequence[SettingProblem]]],
-    version: str,
-    table_version: str,
+    judged: dict[str, str],
     style: Style,
 ) -> str:
-    """Return the settings in force or shadowed: (setting, what is known of it, its default, its problems) each."""
+    """Return the settings in force or shadowed: (setting, what is known of it, its default, its problems) each.
+
+    `judged` holds nccl_version, version_note and table_version.
+    """
     page = Page(style)
+    version = judged["nccl_version"]
     if not found:
-        page.line(f"No NCCL setting is in force here: NCCL {version} uses its defaults.")
-        return _done(page)
-    page.line(f"NCCL settings here, read as NCCL {version} reads them (table of {table_version}):")
+        page.text(f"No NCCL setting is in force here: NCCL {version} uses its defaults.", indent=0)
+    else:
+        text = f"NCCL settings here, read as NCCL {version} reads them (table of {judged['table_version']}):"
+        page.text(text, indent=0)
+    if judged["version_note"]:
+        page.text(judged["version_note"], style="dim")
     for s, known, default, problems in found:
         page.blank()
         state = "" if s.in_force else "  (not in force)"
@@ -49,18 +55,47 @@ def settings_text(
             page.pair("default", f"{default or known.default}{'' if known.documented else '  (undocumented)'}")
             if known.debug_section:
                 page.pair("note", "the user guide lists it for debugging, not for production")
-        for p in problems:
-            page.pair("problem", p.text)
-            if p.fix:
-                page.pair("fix", p.fix)
+        _problems(page, problems)
     return _done(page)
 
 
-def setting_text(s: NcclSetting, default: str, history: Sequence[tuple[str, str]], style: Style) -> str:
-    """Return all that is known of one setting; `history` holds (version, default) where the default changed."""
+def _problems(page: Page, problems: Sequence[SettingProblem]) -> None:
+    for p in problems:
+        page.pair("problem", p.text)
+        if p.fix:
+            page.pair("fix", p.fix)
+
+
+def setting_text(
+    s: NcclSetting,
+    default: str,
+    history: Sequence[tuple[str, str]],
+    here: Sequence[tuple[Setting, Sequence[SettingProblem]]],
+    judged: dict[str, str],
+    style: Style,
+) -> str:
+    """Return all that is known of one setting.
+
+    Args:
+        s: the setting.
+        default: of the version judged by.
+        history: (version, default) where the default changed.
+        here: where it is set on this machine, with what is wrong with it.
+        judged: nccl_version and version_note.
+        style: of the page.
+    """
     page = Page(style)
     page.line((s.name, "bold"), f"  ({s.category})")
     page.pair("does", s.effect)
+    for value, problems in here:
+        shadowed = "" if value.in_force else ", not in force"
+        page.pair("here", f"{value.value or '(empty: counts as unset)'}  (from {value.source}{shadowed})")
+        _problems(page, problems)
+    if not here:
+        page.pair("here", "not set")
+    page.pair("judged by", f"NCCL {judged['nccl_version']}")
+    if judged["version_note"]:
+        page.pair("", judged["version_note"])
     page.pair("takes", s.accepted)
     page.pair("default", default)
     if history:
@@ -80,11 +115,17 @@ def setting_text(s: NcclSetting, default: str, history: Sequence[tuple[str, str]
 
 
 def table_text(settings: Sequence[NcclSetting], table_version: str, style: Style) -> str:
-    """Return the table of all settings, one line each."""
+    """Return all settings by category: name, default and state, and what each does below, no name ever broken."""
     page = Page(style)
-    page.line(f"{len(settings)} settings, as of NCCL {table_version}; topocheck nccl env NAME explains one.")
-    rows = [(s.name, s.default, s.status if s.status != "current" else "", s.effect) for s in settings]
-    page.table(("name", "default", "state", "does"), rows)
+    page.text(f"{len(settings)} settings, as of NCCL {table_version}; topocheck nccl env NAME explains one.", indent=0)
+    category = ""
+    for s in settings:
+        if s.category != category:
+            category = s.category
+            page.heading(category)
+        state = "" if s.status == "current" else f"; {s.status} {s.status_version}".rstrip()
+        page.text(f"{s.name}  default {s.default}{state}", hang=4)
+        page.text(s.effect, indent=4, style="dim")
     return _done(page)
 
 
@@ -121,7 +162,9 @@ def _transport(p: RankPair) -> str:
 def prediction_text(p: Prediction, labels: dict[int, str], style: Style, *, why: bool = False) -> str:
     """Return a prediction: the ranks, each pair's transport, the NICs, NVLS and the bounds."""
     page = Page(style)
-    page.line((f"NCCL {p.version}, {len(p.ranks)} ranks", "bold"))
+    page.line((f"NCCL {p.version}, {plural(len(p.ranks), 'rank')}", "bold"))
+    if p.version_note:
+        page.text(p.version_note, style="dim")
     if p.fatal:
         page.text(f"Init ends: {p.fatal}", style="red")
     if p.ranks:
@@ -178,11 +221,12 @@ def topology_text(
         counts[e.name] = counts.get(e.name, 0) + 1
     page.line((name, "bold"), ": " + ", ".join(f"{n} {k}" for k, n in counts.items() if k != "system"))
     for r in remarks:
-        page.text(f"line {r.line}, column {r.column}: {r.text}" + ("" if r.fatal else " (harmless)"))
+        what = "NCCL's init ends here" if r.fatal else "NCCL goes on"
+        page.text(f"line {r.line}, column {r.column}: {r.text} ({what})", hang=2, style="red" if r.fatal else "")
     if differences is None:
         return _done(page)
     if not differences:
-        page.text("It agrees with this machine.")
+        page.text("Apart from that it agrees with this machine." if remarks else "It agrees with this machine.")
     for d in differences:
         values = f"file {d.file or '-'}, machine {d.machine or '-'}"
         page.text(f"{d.kind}: {d.subject}: {values}: {d.text}", hang=2)
@@ -200,7 +244,7 @@ def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> st
     page = Page(style)
     versions = ", ".join(log.versions) or "version not stated"
     page.line((f"NCCL {versions}: {log.nccl_lines} of {log.lines} lines are NCCL's", "bold"))
-    layout = [f"{log.nranks} ranks" if log.nranks else "", f"{log.nnodes} nodes" if log.nnodes else ""]
+    layout = [plural(log.nranks, "rank") if log.nranks else "", plural(log.nnodes, "node") if log.nnodes else ""]
     page.pair("job", ", ".join(x for x in layout if x) or "not stated")
     for name, items in (
         ("network", log.networks),

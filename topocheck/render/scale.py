@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from topocheck.render.bw_curves import size_text
 from topocheck.render.page import Page, Style, clean
 from topocheck.render.words import plural
 
 if TYPE_CHECKING:
-    from topocheck.tests_live.scale_types import ScalePoint, ScaleReport
+    from topocheck.tests_live.scale_types import BucketSweep, ScalePoint, ScaleReport, TrainingRow
 
 _BAR, _SHORTEST_BAR = 30, 8
 HOOKS = {
@@ -72,9 +73,10 @@ def scale_text(report: ScaleReport, style: Style) -> str:
     _training(page, report)
     _buckets(page, report)
     _patterns(page, report)
-    if report.not_applicable:
+    told = {t.why for t in report.training}
+    if elsewhere := [line for line in report.not_applicable if line not in told]:
         page.heading("Not applicable here")
-        for line in report.not_applicable:
+        for line in elsewhere:
             page.text(clean(line), hang=2)
     if report.not_measured:
         page.heading("Not measured")
@@ -89,6 +91,7 @@ def scale_text(report: ScaleReport, style: Style) -> str:
 
 def _curve(page: Page, key: tuple[str, str, str], points: list[ScalePoint]) -> None:
     page.heading(name_of(key))
+    page.text(_amount(points), style="dim")
     step = key[0] == "training step"
     most = max(p.rate for p in points)
     head = ("ranks", "nodes", "time", points[0].unit, *(("speed-up",) if step else ()), "efficiency", "")
@@ -113,10 +116,19 @@ def _curve(page: Page, key: tuple[str, str, str], points: list[ScalePoint]) -> N
         page.text("efficiency: busbw beside that of the fewest ranks", style="dim")
 
 
+def _amount(points: list[ScalePoint]) -> str:
+    """Return what each rank of a curve was given: `25 MiB`, `25 MiB of gradients, 32 samples a rank`."""
+    sizes = " or ".join(dict.fromkeys(size_text(p.size_bytes) for p in points))
+    batch = points[0].batch
+    return sizes if batch is None else f"{sizes} of gradients, {plural(batch, 'sample')} a rank"
+
+
 def _training(page: Page, report: ScaleReport) -> None:
     if not report.training:
         return
     page.heading("Serial, parallel and compressed training")
+    for t in {(t.device, t.gradient_bytes, t.batch): t for t in report.training}.values():
+        page.text(f"{t.device}: {_given(t)}", style="dim")
     rows = []
     for t in report.training:
         name = "mpi (mpi4py)" if t.backend == "mpi" else t.backend
@@ -131,11 +143,24 @@ def _training(page: Page, report: ScaleReport) -> None:
         rows,
         right=frozenset((2, 4, 5, 6, 7)),
     )
+    for line in dict.fromkeys(_why(t, report) for t in report.training if t.why):
+        page.text(clean(line), hang=2)
+
+
+def _given(row: TrainingRow | BucketSweep) -> str:
+    return f"{size_text(row.gradient_bytes)} of gradients, {plural(row.batch, 'sample')} a rank"
+
+
+def _why(t: TrainingRow, report: ScaleReport) -> str:
+    """Return why a row of the training table is not whole: of what, and the reason."""
+    of = "" if t.why in report.not_applicable else f"{t.backend}, {t.device}, {HOOKS.get(t.hook, t.hook)}: "
+    return f"{of}{t.why}"
 
 
 def _buckets(page: Page, report: ScaleReport) -> None:
     for s in report.sweeps:
         page.heading(f"Bucket size (bucket_cap_mb), {s.backend}, {s.device}, {plural(s.ranks, 'rank')}")
+        page.text(_given(s), style="dim")
         mine = [b for b in report.buckets if (b.backend, b.device, b.ranks) == (s.backend, s.device, s.ranks)]
         fastest = min(b.step_us for b in mine)
         page.table(
@@ -151,7 +176,7 @@ def _buckets(page: Page, report: ScaleReport) -> None:
             ],
             right=frozenset((0, 1, 2, 3)),
         )
-        page.text(s.text, hang=2)
+        page.text(clean(s.text), hang=2)
 
 
 def _patterns(page: Page, report: ScaleReport) -> None:
@@ -159,14 +184,16 @@ def _patterns(page: Page, report: ScaleReport) -> None:
         return
     page.heading("One exchange of all gradients")
     page.table(
-        ("backend", "memory", "ranks", "pattern", "time", "predicted", ""),
+        ("backend", "memory", "ranks", "size", "pattern", "time", "predicted", ""),
         [
-            (p.backend, p.device, str(p.ranks), PATTERNS.get(p.pattern, p.pattern), time_text(p.time_us),
-             time_text(p.predicted_us), "" if p.right else "WRONG DATA")
+            (p.backend, p.device, str(p.ranks), size_text(p.size_bytes), PATTERNS.get(p.pattern, p.pattern),
+             time_text(p.time_us), time_text(p.predicted_us), "" if p.right else "WRONG DATA")
             for p in report.patterns
         ],
-        right=frozenset((2, 4, 5)),
+        right=frozenset((2, 3, 5, 6)),
     )  # fmt: skip
+    for why in dict.fromkeys(p.why for p in report.patterns if p.why):
+        page.text(clean(f"no prediction: {why}"), hang=2)
 
 
 def scale_json(report: ScaleReport) -> str:
@@ -182,7 +209,7 @@ def scale_csv(report: ScaleReport) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = ("curve", "backend", "device", "ranks", "nodes", "time_us", "rate", "unit", "speed_up", "efficiency",
-             "oversubscribed")  # fmt: skip
+             "oversubscribed", "size_bytes", "batch")  # fmt: skip
     writer.writerow(names)
     for p in report.points:
         writer.writerow(["" if getattr(p, n) is None else getattr(p, n) for n in names])
@@ -191,19 +218,21 @@ def scale_csv(report: ScaleReport) -> str:
 
 def scale_markdown(report: ScaleReport) -> str:
     """Return curves and the training table in Markdown."""
-    lines = ["| what | ranks | time | rate | speed-up | efficiency |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = ["| what | size | ranks | time | rate | speed-up | efficiency |", "| --- " * 7 + "|"]
     for key, points in curves(report).items():
         for p in points:
             speed = "-" if p.speed_up is None else f"{p.speed_up:.2f}"
             claim = "oversubscribed" if p.oversubscribed else share_text(p.efficiency)
             rate = f"{rate_text(p.rate)} {p.unit}"
-            lines.append(f"| {name_of(key)} | {p.ranks} | {time_text(p.time_us)} | {rate} | {speed} | {claim} |")
-    lines += ["", "| backend | ranks | gradients | step | gradient error | digits right |"]
-    lines += ["| --- | --- | --- | --- | --- | --- |"]
+            what = f"{name_of(key)} | {_amount([p])}"
+            lines.append(f"| {what} | {p.ranks} | {time_text(p.time_us)} | {rate} | {speed} | {claim} |")
+    lines += ["", "| backend | ranks | size | gradients | step | gradient error | digits right |"]
+    lines += ["| --- " * 7 + "|"]
     for t in report.training:
         error = "-" if t.gradient_error is None else f"{t.gradient_error:.1e}"
         right = "-" if t.accuracy is None else f"{100 * t.accuracy:.1f} %"
         how = "serial" if t.ranks == 1 else HOOKS.get(t.hook, t.hook)
-        lines.append(f"| {t.backend} {t.device} | {t.ranks} | {how} | {time_text(t.step_us)} | {error} | {right} |")
-    lines += ["", *(f"- bucket size, {s.backend} {s.device}: {s.text}" for s in report.sweeps)]
+        took = f"n/a: {_why(t, report)}" if t.step_us is None and t.why else time_text(t.step_us)
+        lines.append(f"| {t.backend} {t.device} | {t.ranks} | {_given(t)} | {how} | {took} | {error} | {right} |")
+    lines += ["", *(f"- bucket size, {s.backend} {s.device}, {_given(s)}: {s.text}" for s in report.sweeps)]
     return clean("\n".join(lines)) + "\n"

@@ -294,8 +294,9 @@ def _failure_text(ranks: Ranks, ended: dict[str, Any]) -> tuple[str, str]:
             return f"rank {r} failed in {s.call}: {s.failed}", "run the same again with TORCH_DISTRIBUTED_DEBUG=DETAIL"
     reason = str(ended.get("reason") or "")
     if not reason:
-        last = printed.splitlines()[-1:] or [""]
-        reason = f"the ranks' launcher ended with status {ranks.process.process.poll()} ({last[0][:200]})"
+        said = [line for line in printed.splitlines() if any(map(str.isalnum, line))] or ["it said nothing"]
+        last = ([line for line in said if "Error: " in line] or said)[-1]
+        reason = f"the ranks' launcher ended with status {ranks.process.process.poll()} ({last[:200]})"
     return reason, ""
 
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import msgspec
 
-from topocheck.model.measurement import Fit, FitPiece
+from topocheck.model.measurement import Fit, FitPiece, Measurement
 from topocheck.tests_live.stats import median, quantile
 
 HUBER = 0.1
@@ -36,6 +36,13 @@ class Point(msgspec.Struct, frozen=True):
     size_bytes: float
     seconds: float
     samples: tuple[float, ...] = ()
+
+
+def point_of(m: Measurement) -> Point:
+    """Return a measurement as a point: seconds of one copy or call."""
+    if m.unit == "us":
+        return Point(m.size_bytes, m.median / 1e6, tuple(s / 1e6 for s in m.samples))
+    return Point(m.size_bytes, m.size_bytes / m.median / 1e9, tuple(m.size_bytes / s / 1e9 for s in m.samples))
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -153,7 +160,7 @@ def reach(points: Sequence[tuple[float, float]], share: float) -> float | None:
 def refusal(points: Sequence[Point]) -> str:
     """Return why these points say nothing about alpha and beta; the empty text where they do."""
     if len(points) < MIN_POINTS:
-        return f"{len(points)} sizes; a fit needs {MIN_POINTS} or more"
+        return f"{len(points)} size{'s' * (len(points) != 1)}; a fit needs {MIN_POINTS} or more"
     if any(p.seconds <= 0 or p.size_bytes <= 0 for p in points):
         return "a time or size that is not positive"
     ordered = sorted(points, key=lambda p: p.size_bytes)

@@ -30,12 +30,7 @@ def run_mpi(
     quiet_s: float = 60.0,
 ) -> Iterator[Measurement | NotMeasured]:
     """Run sweeps over MPI and yield what comes of them."""
-    why = ""
-    if importlib.util.find_spec("mpi4py") is None:
-        why = "mpi4py is not installed: pip install 'topocheck-gpu[mpi]'"
-    elif world is None and shutil.which("mpirun") is None:
-        why = "mpirun is not on the PATH, and this process was started by no MPI launcher"
-    if why:
+    if why := mpi_problem(world):
         yield from (NotMeasured(id=r.id, reason=why) for r in rows)
         return
 
@@ -46,6 +41,16 @@ def run_mpi(
         return mpirun_command(max(r.ranks for r in rows)) + mine
 
     yield from run_collectives(rows, world=world, software=software, quiet_s=quiet_s, join_s=60.0, argv=argv)
+
+
+def mpi_problem(world: World | None) -> str:
+    """Return what collectives through MPI lack here, and what to do about it; the empty text where nothing."""
+    for module, extra in (("mpi4py", "mpi"), ("numpy", "bw")):
+        if importlib.util.find_spec(module) is None:
+            return f"mpi: {module} is not installed: pip install 'topocheck-gpu[{extra}]'"
+    if world is None and shutil.which("mpirun") is None:
+        return "mpi: mpirun is not on the PATH, and this process was started by no MPI launcher"
+    return ""
 
 
 def mpirun_command(ranks: int) -> list[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,7 +16,7 @@ from topocheck.tests_live.collect import Ranks, environment, listen
 from topocheck.tests_live.collect import run_collectives as collectives
 from topocheck.tests_live.collectives import RankJob
 from topocheck.tests_live.loopback import LOOPBACK_STEP, loopback_problem
-from topocheck.tests_live.mpi import mpirun_command
+from topocheck.tests_live.mpi import mpi_problem, mpirun_command
 from topocheck.tests_live.rank_child import LaunchJob
 from topocheck.tests_live.ranks import World, meet
 from topocheck.tests_live.rows import CollectiveRow
@@ -95,6 +93,22 @@ def _training(
     if blocked := "" if world is not None else loopback_problem():
         yield from (NotMeasured(id=r.id, reason=blocked, required=True, next_step=LOOPBACK_STEP) for r in rows)
         return
+    outcomes, at = _train_once(rows, local, world, gpus, software, heard)
+    later = rows_after_hook(rows, at) if world is None else ()
+    lost = {r.id for r in later}
+    yield from (o for o in outcomes if o.id not in lost)
+    yield from _training(later, world, gpus, software, heard)
+
+
+def _train_once(
+    rows: tuple[TrainRow, ...],
+    local: int,
+    world: World | None,
+    gpus: tuple[str, ...],
+    software: dict[str, str],
+    heard: Callable[[str, str], None],
+) -> tuple[list[Outcome], set[str]]:
+    """Return what one set of ranks makes of the rows, and the rows in which ranks ended or hung."""
     with tempfile.TemporaryDirectory(prefix="topocheck-") as folder:
         told = Path(folder) / "rows"
         told.write_bytes(msgspec.json.encode(TrainJob(rows=rows)))
@@ -103,7 +117,21 @@ def _training(
         def argv(path: str) -> list[str]:
             return [sys.executable, "-m", "topocheck.tests_live.train_child", "{fd}", path, str(told)]
 
-        yield from _heard(Ranks(rows, job, environment(world), heard, argv), software)
+        ranks = Ranks(rows, job, environment(world), heard, argv)
+        outcomes = list(_heard(ranks, software))
+        return outcomes, {s.row for s in ranks.states.values() if not s.finished}
+
+
+def rows_after_hook(rows: tuple[TrainRow, ...], at: set[str]) -> tuple[TrainRow, ...]:
+    """Return the rows to begin anew with, where a compression hook ended or hung the ranks in the rows `at`.
+
+    A hook is foreign code and may end its process; that loses the rows of that hook, not those of others.
+    """
+    hit = next((i for i, r in enumerate(rows) if r.id in at), None)
+    if hit is None or rows[hit].hook == "none":
+        return ()
+    bad = rows[hit]
+    return tuple(r for r in rows[hit + 1 :] if (r.backend, r.device, r.hook) != (bad.backend, bad.device, bad.hook))
 
 
 def _over_mpi(
@@ -114,12 +142,7 @@ def _over_mpi(
     heard: Callable[[str, str], None],
 ) -> Iterator[Outcome]:
     """Run everything over MPI in one process a rank: a rank of mpirun can begin MPI only once."""
-    why = ""
-    if importlib.util.find_spec("mpi4py") is None:
-        why = "mpi4py is not installed: pip install 'topocheck-gpu[mpi]'"
-    elif world is None and shutil.which("mpirun") is None:
-        why = "mpirun is not on the PATH, and this process was started by no MPI launcher"
-    if why:
+    if why := mpi_problem(world):
         yield from (NotMeasured(id=i, reason=why) for i in [s.id for s in sweeps] + [r.id for r in rows])
         return
     with tempfile.TemporaryDirectory(prefix="topocheck-") as folder:

@@ -74,7 +74,12 @@ def collective_rows(ground: Ground, options: ScaleOptions) -> tuple[CollectiveRo
     for backend, device in places(ground, options)[0]:
         if (backend, device) == ("gloo", "gpu"):
             continue
-        size = options.collective_bytes or (DEFAULT_GPU_BYTES if device == "gpu" else DEFAULT_HOST_BYTES)
+        # As large as the gradients, so that the cost model fitted to it reaches every bucket.
+        size = (
+            options.collective_bytes
+            or options.gradient_bytes
+            or (DEFAULT_GPU_BYTES if device == "gpu" else DEFAULT_HOST_BYTES)
+        )
         most = most_ranks(ground, device)
         for n in counts(most, ground.ranks_per_node):
             if n == 1:

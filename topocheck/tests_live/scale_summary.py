@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from topocheck.model.measurement import Measurement, NotMeasured
-from topocheck.tests_live.bucket_model import step_seconds
-from topocheck.tests_live.cost_model import Line, fit_line
 from topocheck.tests_live.scale_plan import most_ranks, places, train_rows
+from topocheck.tests_live.scale_predict import Fits, all_reduce_fits, bucket_steps, pattern_us
 from topocheck.tests_live.scale_types import (
     BucketPoint,
     BucketSweep,
@@ -19,8 +18,7 @@ from topocheck.tests_live.scale_types import (
     ScaleReport,
     TrainingRow,
 )
-from topocheck.tests_live.train_patterns import predicted_seconds
-from topocheck.tests_live.train_types import MIB, layers_of
+from topocheck.tests_live.train_types import TrainRow
 
 
 def summarize(report: ScaleReport, outcomes: Sequence[Measurement | NotMeasured]) -> ScaleReport:
@@ -28,16 +26,17 @@ def summarize(report: ScaleReport, outcomes: Sequence[Measurement | NotMeasured]
     measured = tuple(o for o in outcomes if isinstance(o, Measurement))
     missing = tuple(o for o in outcomes if isinstance(o, NotMeasured))
     by_id = {m.id: m for m in measured}
-    lines = all_reduce_lines(measured)
+    fits = all_reduce_fits(measured)
     points = tuple(_collective_points(report.ground, measured)) + tuple(_step_points(report, by_id))
-    buckets, sweeps = _buckets(report, by_id, lines)
+    buckets, sweeps = _buckets(report, by_id, fits)
     return msgspec.structs.replace(
         report,
         points=points,
         training=tuple(_training(report, by_id, missing)),
         buckets=buckets,
         sweeps=sweeps,
-        patterns=tuple(_patterns(by_id, lines)),
+        patterns=tuple(_patterns(by_id, fits)),
+        fits=tuple(fits.values()),
         not_applicable=report.not_applicable + tuple(m.reason for m in _distinct(missing) if not m.required),
         not_measured=tuple(m for m in missing if m.required),
         measurements=measured,
@@ -46,15 +45,6 @@ def summarize(report: ScaleReport, outcomes: Sequence[Measurement | NotMeasured]
 
 def _distinct(missing: Sequence[NotMeasured]) -> list[NotMeasured]:
     return list({m.reason: m for m in missing}.values())
-
-
-def all_reduce_lines(measured: Sequence[Measurement]) -> dict[tuple[str, int], Line]:
-    """Return (backend, ranks) -> the cost of one all_reduce, from the sweeps of three sizes or more."""
-    points: dict[tuple[str, int], dict[int, float]] = {}
-    for m in measured:
-        if m.kind == "collective" and m.collective == "all_reduce" and m.time_us and m.backend and m.ranks:
-            points.setdefault((m.backend, m.ranks), {})[m.size_bytes] = m.time_us / 1e6
-    return {k: fit_line(sorted(p.items())) for k, p in points.items() if len(p) >= 3}
 
 
 def oversubscribed(ground: Ground, device: str, ranks: int) -> bool:
@@ -92,6 +82,7 @@ def _collective_points(ground: Ground, measured: Sequence[Measurement]) -> list[
                 backend=backend,
                 device=device,
                 ranks=ranks,
+                size_bytes=m.size_bytes,
                 nodes=_nodes(ground, ranks),
                 time_us=m.time_us,
                 spread=m.spread,
@@ -123,6 +114,8 @@ def _step_points(report: ScaleReport, by_id: dict[str, Measurement]) -> list[Sca
                 backend=row.backend,
                 device=row.device,
                 ranks=row.ranks,
+                size_bytes=row.gradient_bytes,
+                batch=row.batch,
                 nodes=_nodes(report.ground, row.ranks),
                 time_us=m.median,
                 spread=m.spread,
@@ -157,6 +150,8 @@ def _training(report: ScaleReport, by_id: dict[str, Measurement], missing: Seque
                     backend=backend,
                     device=device,
                     ranks=ranks,
+                    gradient_bytes=rows[step].gradient_bytes,
+                    batch=rows[step].batch,
                     hook=hook,
                     step_us=took.median if took else None,
                     step_ratio=took.median / plain.median if took and plain and ranks > 1 else None,
@@ -170,83 +165,80 @@ def _training(report: ScaleReport, by_id: dict[str, Measurement], missing: Seque
 
 
 def _buckets(
-    report: ScaleReport, by_id: dict[str, Measurement], lines: dict[tuple[str, int], Line]
+    report: ScaleReport, by_id: dict[str, Measurement], fits: Fits
 ) -> tuple[tuple[BucketPoint, ...], tuple[BucketSweep, ...]]:
     points: list[BucketPoint] = []
     sweeps: list[BucketSweep] = []
+    swept: dict[tuple[str, str, int], list[TrainRow]] = {}
     for row in train_rows(report.ground, report.options):
-        m = by_id.get(f"{row.id}:train_step")
-        if not row.bucket_mib or m is None:
-            continue
-        stem = f"scale:train:{row.backend}:{row.device}:1:step"
-        serial, backward = by_id.get(f"{stem}:train_step"), by_id.get(f"{stem}:backward")
-        line = lines.get((row.backend, row.ranks)) if (row.backend, row.device) != ("gloo", "gpu") else None
-        predicted = None
-        if serial and backward and line:
-            width, count = layers_of(row.gradient_bytes)
-            predicted = 1e6 * step_seconds(
-                [4 * width * width] * count,
-                row.bucket_mib * MIB,
-                serial_s=serial.median / 1e6,
-                backward_s=backward.median / 1e6,
-                alpha_s=line.alpha,
-                rate=line.beta,
+        if row.bucket_mib and f"{row.id}:train_step" in by_id:
+            swept.setdefault((row.backend, row.device, row.ranks), []).append(row)
+    for (backend, device, ranks), rows in swept.items():
+        stem = f"scale:train:{backend}:{device}:1:step"
+        predicted, why = bucket_steps(rows, fits, by_id.get(f"{stem}:train_step"), by_id.get(f"{stem}:backward"))
+        mine = []
+        for row in rows:
+            m = by_id[f"{row.id}:train_step"]
+            mine.append(
+                BucketPoint(
+                    backend=backend,
+                    device=device,
+                    ranks=ranks,
+                    gradient_bytes=row.gradient_bytes,
+                    batch=row.batch,
+                    bucket_mib=row.bucket_mib,
+                    step_us=m.median,
+                    spread=m.spread,
+                    predicted_us=predicted.get(row.bucket_mib),
+                )
             )
-        points.append(
-            BucketPoint(
-                backend=row.backend,
-                device=row.device,
-                ranks=row.ranks,
-                bucket_mib=row.bucket_mib,
-                step_us=m.median,
-                spread=m.spread,
-                predicted_us=predicted,
-            )
-        )
-    for key in dict.fromkeys((p.backend, p.device, p.ranks) for p in points):
-        mine = [p for p in points if (p.backend, p.device, p.ranks) == key]
-        best = min(mine, key=lambda p: p.step_us)
-        foreseen = [(p.predicted_us, p.bucket_mib) for p in mine if p.predicted_us is not None]
-        near = [p.bucket_mib for p in mine if p.step_us <= 1.02 * best.step_us]
-        text = f"fastest {best.bucket_mib:g} MiB ({best.step_us / 1000:.2f} ms a step)"
-        if len(near) > 1:
-            text += f"; {min(near):g} to {max(near):g} MiB are within 2 % of it"
-        if foreseen:
-            took, mib = min(foreseen)
-            text += f"; the cost model said {mib:g} MiB ({took / 1000:.2f} ms)"
-        sweeps.append(
-            BucketSweep(
-                backend=key[0],
-                device=key[1],
-                ranks=key[2],
-                best_mib=best.bucket_mib,
-                predicted_mib=min(foreseen)[1] if foreseen else None,
-                text=text,
-            )
-        )
+        points += mine
+        sweeps.append(_sweep(mine, why))
     return tuple(points), tuple(sweeps)
 
 
-def _patterns(by_id: dict[str, Measurement], lines: dict[tuple[str, int], Line]) -> list[PatternRow]:
+def _sweep(points: Sequence[BucketPoint], why: str) -> BucketSweep:
+    """Return what the points of one sweep amount to; `why` there is no prediction."""
+    best = min(points, key=lambda p: p.step_us)
+    foreseen = min(((p.predicted_us, p.bucket_mib) for p in points if p.predicted_us is not None), default=None)
+    near = [p.bucket_mib for p in points if p.step_us <= 1.02 * best.step_us]
+    text = f"fastest {best.bucket_mib:g} MiB ({best.step_us / 1000:.2f} ms a step)"
+    if len(near) > 1:
+        text += f"; {min(near):g} to {max(near):g} MiB are within 2 % of it"
+    if foreseen:
+        text += f"; the cost model said {foreseen[1]:g} MiB ({foreseen[0] / 1000:.2f} ms)"
+    elif why:
+        text += f"; no prediction: {why}"
+    return BucketSweep(
+        backend=best.backend,
+        device=best.device,
+        ranks=best.ranks,
+        gradient_bytes=best.gradient_bytes,
+        batch=best.batch,
+        best_mib=best.bucket_mib,
+        predicted_mib=foreseen[1] if foreseen else None,
+        why=why,
+        text=text,
+    )
+
+
+def _patterns(by_id: dict[str, Measurement], fits: Fits) -> list[PatternRow]:
     out = []
     for m in by_id.values():
         if m.kind != "pattern" or not m.backend or not m.ranks:
             continue
-        line = lines.get((m.backend, m.ranks)) if (m.backend, m.placement) != ("gloo", "gpu") else None
-        predicted = None
-        if line and m.mode != "backend":
-            # One all_reduce's alpha and algbw hold 2(n-1) hops and 2(n-1)/n of the bytes on a link (ring).
-            n = m.ranks
-            hop, rate = line.alpha / (2 * (n - 1)), line.beta * 2 * (n - 1) / n
-            predicted = 1e6 * predicted_seconds(str(m.mode), n, m.size_bytes, hop, rate)
+        # The backend's own all_reduce is what the model was fitted to: there is nothing to foretell.
+        predicted, why = (None, "") if m.mode == "backend" else pattern_us(m, fits)
         out.append(
             PatternRow(
                 backend=m.backend,
                 device=m.placement,
                 ranks=m.ranks,
+                size_bytes=m.size_bytes,
                 pattern=str(m.mode),
                 time_us=m.median,
                 predicted_us=predicted,
+                why=why,
                 right=m.verified is not False,
             )
         )

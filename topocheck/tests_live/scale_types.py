@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topocheck.model.document import SCHEMA_VERSION
-from topocheck.model.measurement import Measurement, NotMeasured
+from topocheck.model.measurement import Fit, Measurement, NotMeasured
 from topocheck.tests_live.train_types import HOOKS, MIB
 
 
@@ -15,7 +15,8 @@ class ScaleOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         backends: nccl, gloo, mpi.
         ranks: most ranks; 0 for all of the launcher, else one per GPU, or 2.
-        gradient_bytes, collective_bytes: 0 for 25 MiB of host memory, 256 MiB of a GPU's.
+        gradient_bytes: 0 for 25 MiB of host memory, 256 MiB of a GPU's.
+        collective_bytes: 0 for as many as the gradients.
         batch: samples a rank takes in one step.
         hooks: compression, of HOOKS.
         buckets_mib: bucket sizes of the sweep; None for a usual set, empty for no sweep.
@@ -61,6 +62,8 @@ class ScalePoint(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         curve: what is scaled: `all_reduce`, `training step`.
+        size_bytes: of the collective, as nccl-tests counts it; of the gradients.
+        batch: samples a rank takes in one step; None for a collective.
         nodes: nodes that these ranks fill; None where they fill no whole number of nodes.
         rate, unit: samples/s of all ranks together, or busbw in GB/s.
         speed_up, efficiency: of a step, beside one rank; of a collective, busbw beside the fewest ranks. None where no
@@ -72,6 +75,8 @@ class ScalePoint(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device: str
     ranks: int
+    size_bytes: int
+    batch: int | None = None
     nodes: int | None = None
     time_us: float
     spread: float = 0.0
@@ -88,6 +93,8 @@ class TrainingRow(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device: str
     ranks: int
+    gradient_bytes: int
+    batch: int
     hook: str
     step_us: float | None = None
     step_ratio: float | None = None
@@ -103,6 +110,8 @@ class BucketPoint(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device: str
     ranks: int
+    gradient_bytes: int
+    batch: int
     bucket_mib: float
     step_us: float
     spread: float = 0.0
@@ -110,25 +119,30 @@ class BucketPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketSweep(msgspec.Struct, frozen=True, kw_only=True):
-    """The sweep of one backend: the fastest size, the one the cost model predicted, and what it knew."""
+    """The sweep of one backend: the fastest size, the one the cost model predicted, or why it predicts none."""
 
     backend: str
     device: str
     ranks: int
+    gradient_bytes: int
+    batch: int
     best_mib: float
     predicted_mib: float | None = None
+    why: str = ""
     text: str = ""
 
 
 class PatternRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One exchange of all gradients."""
+    """One exchange of all gradients; `why` says what a prediction lacks."""
 
     backend: str
     device: str
     ranks: int
+    size_bytes: int
     pattern: str
     time_us: float
     predicted_us: float | None = None
+    why: str = ""
     right: bool = True
 
 
@@ -147,6 +161,7 @@ class ScaleReport(msgspec.Struct, frozen=True, kw_only=True):
     buckets: tuple[BucketPoint, ...] = ()
     sweeps: tuple[BucketSweep, ...] = ()
     patterns: tuple[PatternRow, ...] = ()
+    fits: tuple[Fit, ...] = ()
     not_applicable: tuple[str, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
     measurements: tuple[Measurement, ...] = ()

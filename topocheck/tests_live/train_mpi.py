@@ -45,7 +45,13 @@ def run_rows(job: RankJob, rows: tuple[TrainRow, ...]) -> None:
         comm = world.Split(0 if world.rank < row.ranks else 1, world.rank)
         if world.rank < row.ranks:
             events.at(row.id, f"{row.kind} over MPI")
-            for kind, samples, unit in _row(torch, row, comm):
+            try:
+                told = _row(torch, row, comm)
+            except DigitsError as e:
+                told = []
+                if comm.rank == 0:
+                    events.send("unsupported", row=row.id, id=row.id, reason=f"mpi, {row.device}: {e}")
+            for kind, samples, unit in told:
                 if comm.rank == 0:
                     events.send("measured", row=row.id, measurement=measurement(row, kind, samples, unit))
         world.Barrier()
@@ -56,10 +62,7 @@ def _row(torch: Any, row: TrainRow, comm: Any) -> list[tuple[str, list[float], s
     cpu = torch.device("cpu")
     if row.kind == "digits":
         net = network(torch)
-        try:
-            got = learn(torch, net, net, comm.rank, comm.size, row.epochs, cpu, lambda: average(torch, comm, net))
-        except DigitsError:
-            return []
+        got = learn(torch, net, net, comm.rank, comm.size, row.epochs, cpu, lambda: average(torch, comm, net))
         return [("accuracy", [got.accuracy], "share"), ("epoch", [got.epoch_s * 1e6], "us")]
     local = TrainRow(id=row.id, backend="mpi", ranks=1, gradient_bytes=row.gradient_bytes, batch=row.batch)
     stepper = Stepper(torch, local, comm.rank, None, cpu)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -12,6 +13,16 @@ from topocheck.tests_live.train_types import MIB, TrainRow, layers_of
 WARM_STEPS = 3
 POWERSGD_START = 2
 """Steps before PowerSGD compresses; DDP rearranges its buckets in the first, and it must not have begun by then."""
+
+HOOK_FUNCTIONS = {
+    "fp16": ("default_hooks", "fp16_compress_hook"),
+    "bf16": ("default_hooks", "bf16_compress_hook"),
+    "powersgd": ("powerSGD_hook", "powerSGD_hook"),
+    "8bit_tensor": ("quantization_hooks", "quantization_pertensor_hook"),
+    "8bit_channel": ("quantization_hooks", "quantization_perchannel_hook"),
+}
+"""Hook -> module of torch.distributed.algorithms.ddp_comm_hooks, function. Each module is loaded for its own hook only:
+PowerSGD's wants numpy."""
 
 
 class UnsupportedHookError(Exception):
@@ -41,28 +52,24 @@ def add_hook(ddp: Any, hook: str, group: Any) -> None:
     """Register a compression hook of torch.
 
     Raises:
-        UnsupportedHookError: this torch has no such hook.
+        UnsupportedHookError: this torch has no such hook, or what the hook needs is not installed.
     """
+    where, name = HOOK_FUNCTIONS[hook]
     try:
-        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook, quantization_hooks
+        module = importlib.import_module(f"torch.distributed.algorithms.ddp_comm_hooks.{where}")
+        state = group
+        if hook == "powersgd":
+            state = module.PowerSGDState(
+                process_group=group, matrix_approximation_rank=1, start_powerSGD_iter=POWERSGD_START
+            )
     except ImportError as e:
-        raise UnsupportedHookError(f"this torch has no communication hooks ({e})") from None
-    if hook == "powersgd":
-        state = powerSGD_hook.PowerSGDState(
-            process_group=group, matrix_approximation_rank=1, start_powerSGD_iter=POWERSGD_START
-        )
-        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-        return
-    where, name = {
-        "fp16": (default_hooks, "fp16_compress_hook"),
-        "bf16": (default_hooks, "bf16_compress_hook"),
-        "8bit_tensor": (quantization_hooks, "quantization_pertensor_hook"),
-        "8bit_channel": (quantization_hooks, "quantization_perchannel_hook"),
-    }[hook]
-    function = getattr(where, name, None)
+        if e.name and e.name.partition(".")[0] != "torch":
+            raise UnsupportedHookError(f"needs {e.name}, which is not installed: pip install {e.name}") from None
+        raise UnsupportedHookError(f"this torch has no {name} ({e})") from None
+    function = getattr(module, name, None)
     if function is None:
         raise UnsupportedHookError(f"this torch has no {name}")
-    ddp.register_comm_hook(group, function)
+    ddp.register_comm_hook(state, function)
 
 
 def why_not(row: TrainRow, text: str) -> str:

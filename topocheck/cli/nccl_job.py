@@ -1,0 +1,175 @@
+"""What `topocheck nccl predict` and `log --compare` predict for: a machine, a topology file, or the ranks of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from topocheck.cli import common
+from topocheck.cli.nccl_input import load, read_bytes, topology_file, version_of
+from topocheck.model.base import InputError
+
+if TYPE_CHECKING:
+    from topocheck.knowledge.nccl import Version
+    from topocheck.model.node import Node
+    from topocheck.nccl.types import HostInput, Prediction, RankSpec
+    from topocheck.topology.types import Topology
+
+
+class Job(NamedTuple):
+    """What a prediction is made of; `ranks` is None for all GPUs, `note` says what the version has against it."""
+
+    hosts: tuple[HostInput, ...]
+    version: Version
+    ranks: tuple[RankSpec, ...] | None
+    labels: dict[int, str]
+    note: str
+
+
+def hosts_for(ranks: Path | None, from_: Path | None, topo_file: Path | None, version_text: str | None) -> Job:
+    """Return what a prediction is made of.
+
+    Raises:
+        InputError: a file cannot be used, or there is no GPU to predict for.
+    """
+    from topocheck.nccl.types import HostInput
+    from topocheck.nccl.view import version_note
+
+    if ranks is not None and from_ is not None:
+        raise InputError("--ranks and --from: expected one of them; the rank file names its recordings")
+    if ranks is not None:
+        return from_rank_file(ranks, version_text, topo_file)
+    if topo_file is not None and from_ is None:
+        version = version_of(version_text)
+        file = topology_file(topo_file, version)
+        assert file.root is not None
+        if not any(e.name == "gpu" for e in file.root.walk()):
+            raise InputError(f"{topo_file}: no <gpu> in it, so there is nothing to predict; --from adds a machine")
+        host = HostInput(name="file", topology=file.root, assume=True, fatal=file.fatal)
+        return Job((host,), version, None, {}, version_note(None, version_text))
+    node, topology = load(from_)
+    _look_for_gpus(topology, from_)
+    version = version_of(version_text, node)
+    host = with_file(node, topology, version, topo_file)
+    return Job((host,), version, None, labels_of(topology), version_note(node, version_text))
+
+
+def _look_for_gpus(topology: Topology, from_: Path | None) -> None:
+    """End the command where there is no GPU whose transports could be predicted.
+
+    Raises:
+        InputError: there is none.
+        typer.Exit: none of those there can be used, so what NCCL would do cannot be told.
+    """
+    from topocheck.nccl.topo import usable_gpus, why_unusable
+
+    where = "here" if from_ is None else f"in {from_}"
+    if not topology.gpus:
+        other = "; --from takes a recording of another machine, --topo a topology file" if from_ is None else ""
+        raise InputError(f"no NVIDIA GPU {where}, so there is nothing to predict{other}")
+    if not usable_gpus(topology):
+        why = why_unusable(topology.gpus[0]) or "no GPU can be used"
+        common.fail(f"what NCCL would do {where} cannot be told: {why}", common.EXIT_UNKNOWN)
+
+
+def with_file(
+    node: Node, topology: Topology, version: Version, topo_file: Path | None, name: str | None = None
+) -> HostInput:
+    """Return what the prediction knows of a node, with a topology file laid over it where one is given."""
+    import msgspec
+
+    from topocheck.nccl.view import host_input
+
+    if topo_file is None:
+        return host_input(node, topology, version, name=name)
+    file = topology_file(topo_file, version)
+    return msgspec.structs.replace(host_input(node, topology, version, name=name, file=file.root), fatal=file.fatal)
+
+
+def labels_of(topology: Topology) -> dict[int, str]:
+    """Return the label of each rank's GPU where ranks are the usable GPUs in order."""
+    from topocheck.nccl.topo import usable_gpus
+
+    return {i: g.label for i, g in enumerate(usable_gpus(topology))}
+
+
+def from_rank_file(path: Path, version_text: str | None, topo_file: Path | None) -> Job:
+    """Return what a rank file describes, judged by the version of its first host.
+
+    Raises:
+        InputError: it or one of its recordings cannot be used; names the file and the line.
+    """
+    from topocheck.nccl.rank_file import MAX_BYTES, gpu_address, parse_rank_file
+    from topocheck.nccl.types import RankSpec
+    from topocheck.nccl.view import version_note
+
+    text = read_bytes(path, MAX_BYTES).decode("utf-8", "replace")
+    recordings, entries = parse_rank_file(text, str(path))
+    hosts: dict[str, HostInput] = {}
+    indices: dict[str, dict[int, str]] = {}
+    versions: dict[str, Version] = {}
+    notes: list[str] = []
+    for entry in entries:
+        name = entry["host"]
+        if name in hosts:
+            continue
+        recording = recordings.get(name, name)
+        try:
+            node, topology = load(None if recording == "live" else path.parent / str(recording))
+        except InputError as e:
+            meant = "" if name in recordings else " (not under [hosts], so taken for a recording)"
+            raise InputError(f"{entry['where']}: host {name!r}{meant}: {e}") from None
+        versions[name] = version_of(version_text, node)
+        notes.append(version_note(node, version_text))
+        hosts[name] = with_file(node, topology, next(iter(versions.values())), topo_file, name)
+        indices[name] = {g.index: g.address for g in topology.gpus if isinstance(g.index, int)}
+    version = next(iter(versions.values()))
+    if len(set(versions.values())) > 1:
+        each = ", ".join(f"{n} {'.'.join(map(str, v))}" for n, v in versions.items())
+        notes[0] = f"the hosts have different versions ({each}); all are judged by the first"
+    specs = []
+    for entry in entries:
+        name, where, visible = entry["host"], entry["where"], entry["visible"]
+        specs.append(
+            RankSpec(
+                rank=entry["rank"],
+                host=name,
+                gpu=gpu_address(entry["gpu"], indices[name], where),
+                process=entry["process"],
+                container=entry["container"],
+                visible=None if visible is None else tuple(gpu_address(v, indices[name], where) for v in visible),
+            )
+        )
+    return Job(tuple(hosts.values()), version, tuple(specs), {}, notes[0])
+
+
+def predict_or_fail(job: Job, settings: dict[str, str]) -> Prediction:
+    """Return the prediction; what is wrong with the job becomes an InputError."""
+    import msgspec
+
+    from topocheck.nccl.predict import PredictError, predict
+
+    try:
+        prediction = predict(job.hosts, job.version, job.ranks, settings)
+    except PredictError as e:
+        raise InputError(str(e)) from e
+    return msgspec.structs.replace(prediction, version_note=job.note)
+
+
+def parse_settings(items: list[str]) -> dict[str, str]:
+    """Return NAME=VALUE items as a mapping."""
+    out = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise InputError(f"--set {item!r}: expected NAME=VALUE")
+        out[name.strip()] = value
+    return out
+
+
+def problems_of(settings: dict[str, str], version: Version) -> list[str]:
+    """Return why a version would ignore some of the settings, or read them otherwise than they look."""
+    from topocheck.knowledge.nccl_values import judge_setting
+
+    found = [p for name, value in settings.items() for p in judge_setting(name, value, version)]
+    return [p.text for p in found if p.kind != "risky"]
