@@ -95,11 +95,42 @@ def test_of_several_looks_at_a_node_the_newest_counts(tmp_path: Path) -> None:
     ran = run(fleet, tmp_path)
     assert ran.code == 0  # the older look's failed check is no news
     assert "2 nodes, all alike" in ran.out
-    assert f"a newer look at the same node was read: 1 file\n  {tmp_path / '2.json'}" in ran.out
+    assert (
+        f"another look at the same node, newer or of the same time, was read: 1 file\n  {tmp_path / '2.json'}"
+        in ran.out
+    )
     assert json.loads(run(fleet, tmp_path, "--format", "json").out)["fleet"]["older_files"] == [
         str(tmp_path / "2.json")
     ]
     assert "2.json" in run(fleet, tmp_path, "--format", "html").out
+
+
+@pytest.mark.parametrize("bad", ["1.json", "2.json"])
+def test_of_two_looks_at_the_same_time_the_worse_counts(tmp_path: Path, bad: str) -> None:
+    fault = {"id": "a.b", "state": "fail", "subject": "s", "title": "t"}
+    for name in ("1.json", "2.json"):
+        found = [fault] if name == bad else []
+        report(
+            tmp_path / name,
+            "n0",
+            taken_at="2026-03-01T00:00:00Z",
+            gpus=[gpu("0000:01:00.0", uuid="GPU-a")],
+            findings=found,
+        )
+    assert run(fleet, tmp_path).code == 1
+
+
+def test_csv_holds_mixed_fields_and_files_left_out(tmp_path: Path) -> None:
+    a = gpu("0000:01:00.0", uuid="GPU-a")
+    report(tmp_path / "1.json", "n0", taken_at="2026-03-02T00:00:00Z", gpus=[a], host={"driver_version": "550"})
+    report(tmp_path / "2.json", "n0", taken_at="2026-03-01T00:00:00Z", gpus=[a], host={"driver_version": "550"})
+    report(tmp_path / "3.json", "n1", gpus=[gpu("0000:01:00.0", uuid="GPU-b")], host={"driver_version": "570"})
+    rows = list(csv.DictReader(io.StringIO(run(fleet, tmp_path, "--format", "csv").out)))
+    mixed = {
+        (r["node"], r["value"], r["share"]) for r in rows if r["what"] == "mixed" and r["field"] == "driver_version"
+    }
+    assert mixed == {("n0", "550", "0.5000"), ("n1", "570", "0.5000")}
+    assert [r["file"] for r in rows if r["what"] == "left out"] == [str(tmp_path / "2.json")]
 
 
 def test_a_name_alone_does_not_make_two_looks_one_node(tmp_path: Path) -> None:

@@ -80,3 +80,9 @@ def test_a_slow_node_is_always_the_one_named(n, seed, share):
     r = {p: v * share if "n2" in p else v for p, v in rates(n, jitter=0.04, seed=seed).items()}
     assert {s.node for s in find_slow(r)} == {"n2"}
     assert not any(s.other for s in find_slow(r))
+
+
+def test_two_nodes_are_measured_again_where_one_direction_is_slower():
+    assert suspects({("a", "b"): 12.0, ("b", "a"): 11.0}) == ()
+    assert suspects({("b", "a"): 5.0, ("a", "b"): 12.0}) == (("a", "b"),)
+    assert suspects({("a", "b"): 0.0, ("b", "a"): 0.0}) == ()

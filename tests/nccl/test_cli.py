@@ -65,11 +65,19 @@ def test_predict_from_a_file(topology):
 
 def test_log_beside_a_prediction(tmp_path, topology):
     path = tmp_path / "nccl.log"
-    path.write_text(TWO_RANKS)
+    path.write_text(TWO_RANKS.replace("busId 60", "busId 6000").replace("busId 70", "busId 7000"))
     text = call("log", str(path), "--topo", str(topology))
     assert "2 of 2 pairs agree" in text
     data = json.loads(call("log", str(path), "--topo", str(topology), "--format", "json"))
     assert data["comparison"]["agree"] == 2
+
+
+def test_a_log_of_another_machine_exits_1(tmp_path, topology):
+    path = tmp_path / "nccl.log"
+    path.write_text(TWO_RANKS)
+    result = run.invoke(app, ["log", str(path), "--topo", str(topology)])
+    assert result.exit_code == 1
+    assert "the log has busId 60, busId 70, predicted 0000:06:00.0" in " ".join(result.output.split())
 
 
 def test_one_rank_on_one_node_is_no_plural(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.nccl import files
 from topocheck.knowledge.tables import rows
 from topocheck.nccl.log import MAX_LINE, lines_of, read_log, read_text
-from topocheck.nccl.log_compare import compare, settings_for, take_apart
+from topocheck.nccl.log_compare import bus_id, compare, settings_for, take_apart
 from topocheck.nccl.predict import predict
 
 HEAD = "node7:101:101 [0] NCCL INFO "
@@ -124,6 +124,12 @@ def test_the_version_line_without_a_prefix():
     assert read_text("NCCL version 2.19.4+cuda12.2\n").versions == ["2.19.4+cuda12.2"]
 
 
+def test_lines_are_counted_once():
+    two = HEAD + "Using network IB" + HEAD + "Using network IB"
+    log = read_text(f"{two}\nno line of NCCL\n")
+    assert (log.lines, log.nccl_lines) == (2, 1)
+
+
 def test_two_messages_in_one_line():
     text = "node7:1:1 [0] NCCL INFO Using network IBnode7:2:2 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM\n"
     log = read_text(text)
@@ -203,6 +209,9 @@ def test_the_cause_of_a_failure_is_found_in_other_lines():
         ("NET/IB: Got completion from peer 10.0.0.8<4> with status=12 opcode=0", "remote error", "status12"),
         ("Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000", "invalid usage", "duplicate"),
         ("Cuda failure 2 'out of memory'", "unhandled cuda error", "oom"),
+        # CUDA's invalid argument is not the program's: NCCL hands it on as ncclUnhandledCudaError (checks.h).
+        ("Cuda failure 1 'invalid argument'", "unhandled cuda error", "cuda_call"),
+        ("Cuda failure 719 'unspecified launch failure'", "unhandled cuda error", "cuda_call"),
     ],
 )  # fmt: skip
 def test_a_warning_tells_of_a_failure_where_the_program_prints_no_code(warning, code, sign):
@@ -249,6 +258,31 @@ def test_an_init_that_does_not_end():
     assert f.text == "communicator 0x8: no end of init for rank 0-1 of 4; no line at all of rank 2"
 
 
+def watchdog(rank: int, seq: int, op: str) -> str:
+    call = f"WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn=5056, NumelOut=5056, Timeout(ms)=600000)"
+    caught = "Watchdog caught collective operation timeout"
+    return (
+        f"[rank{rank}]:[E816 01:45:40.183009389 ProcessGroupNCCL.cpp:607] [Rank {rank}] {caught}: {call} ran for 600026"
+        " milliseconds before timing out.\n"
+    )
+
+
+def test_a_collective_that_timed_out_names_who_waited_and_who_did_not():
+    layout = HEAD + "comm 0x1 rank 0 nRanks 4 nNodes 1 localRanks 4 localRank 0 MNNVL 0\n"
+    text = layout + watchdog(0, 9, "ALLREDUCE") + watchdog(1, 9, "ALLREDUCE") + watchdog(3, 8, "BROADCAST")
+    (f,) = read_text(text).failures
+    assert (f.code, f.count, f.line) == ("collective timeout", 3, 2)
+    assert f.text == (
+        "waited in vain: rank 3 in BROADCAST, SeqNum 8; rank 0-1 in ALLREDUCE, SeqNum 9; rank 2 reports no timeout"
+    )
+    assert "flight recorder" in f.causes[0].next
+
+
+def test_a_coloured_log_says_the_same():
+    coloured = "".join(f"\x1b[31m{line}\x1b[0m\n" for line in TWO_RANKS.splitlines())
+    assert read_text(coloured) == read_text("".join(f"{line}\n" for line in TWO_RANKS.splitlines()))
+
+
 def test_communicators_of_one_job_and_of_two():
     # Ranks 0 and 1 are processes 1 and 2; a second communicator of the same processes mixes nothing.
     same = "".join(
@@ -277,7 +311,7 @@ def test_a_healthy_log_has_no_failure():
 def test_every_code_has_a_cause_of_last_resort():
     codes = {r["code"] for r in rows("nccl_causes")}
     assert {r["code"] for r in rows("nccl_causes") if not r["pattern"]} == codes
-    assert len(codes) == 7  # NCCL's six, and an init that does not end
+    assert len(codes) == 8  # NCCL's six, an init that does not end, and torch's collective that does not
 
 
 def test_lines_come_from_pieces_of_any_size():
@@ -346,7 +380,7 @@ def test_any_part_of_a_log_is_read(a, b):
 
 
 def two_gpus(vendor: str) -> str:
-    return files.system(files.cpu(0, vendor, files.gpu("0000:06:00.0", 0, 90), files.gpu("0000:07:00.0", 1, 90)))
+    return files.system(files.cpu(0, vendor, files.gpu("0000:00:06.0", 0, 90), files.gpu("0000:00:07.0", 1, 90)))
 
 
 def test_a_log_that_agrees():
@@ -374,6 +408,24 @@ def test_containers_show_as_more_nodes():
     c = compare(log, p)
     assert any(d.subject == "nodes" and "containers" in d.explanations[0] for d in c.differences)
     assert any("/dev/shm" in e for d in c.differences for e in d.explanations)
+
+
+def test_another_network_than_predicted():
+    # The HGX has mlx5_0 to mlx5_7; its GPU 0 is at 0000:1b:00.0, NCCL's busId 1b000.
+    host = files.host(files.hgx_h100())
+    ranks = predict((host,), (2, 28, 9)).ranks
+    lines = "".join(
+        init(r.rank, 8, "COMPLETE", pid=r.rank + 1).replace("busId 60", f"busId {bus_id(r.gpu):x}") for r in ranks
+    )
+    text = lines + HEAD + "Using network Socket\n" + HEAD + "NET/Socket : Using [0]eth0:10.0.0.7<0>\n"
+    found = compare(read_text(text), predict((host,), (2, 28, 9))).differences
+    assert [d.subject for d in found] == ["network"]
+    assert found[0].logged == "Socket: eth0"
+    assert "NCCL_IB_DISABLE" in found[0].explanations[0]
+    moved = compare(
+        read_text(text.replace(f"busId {bus_id(ranks[3].gpu):x}", "busId 60")), predict((host,), (2, 28, 9))
+    )
+    assert [d.subject for d in moved.differences] == ["GPU of rank 3", "network"]
 
 
 def test_ranks_of_two_hosts_beside_the_prediction_of_one():

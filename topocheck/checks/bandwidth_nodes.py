@@ -193,7 +193,8 @@ def unmeasured(context: Context) -> Iterator[Finding]:
 def uneven(context: Context) -> Iterator[Finding]:
     """With only two nodes there are no siblings; the two directions can still be compared.
 
-    Looks at: the rates of both directions of the one pair.
+    Looks at: the rates of both directions of the one pair; uneven ones are measured twice before they count. Where the
+    samples of one direction vary by as much as the directions differ, it is a note.
 
     Why it matters: a link carries the same both ways; a slow direction points at errors or a limit on one side.
 
@@ -206,12 +207,19 @@ def uneven(context: Context) -> Iterator[Finding]:
         rates = directed(report.pairs, way, rail, frozenset(report.silent))
         if len(rates) == 2 and max(rates.values()) > 0 and min(rates.values()) < FAIL_BELOW * max(rates.values()):
             (a, b), rate = min(rates.items(), key=lambda item: item[1])
+            best = max(rates.values())
+            spread = max(p.spread for p in report.pairs if (p.way, p.rail) == (way, rail))
+            noisy = spread > 1 - rate / best
             yield Finding(
                 id="bw.uneven-directions",
-                state=State.WARN,
+                state=State.NOTE if noisy else State.WARN,
                 subject=f"{a} to {b}",
-                title=f"{NAMES.get(way, way)}: {a} to {b} {rate:.3g} GB/s, the other way "
-                f"{max(rates.values()):.3g} GB/s",
+                title=f"{NAMES.get(way, way)}: {a} to {b} {rate:.3g} GB/s, the other way {best:.3g} GB/s"
+                + (
+                    f"; the samples of one direction vary by {100 * spread:.0f} %, so this may be chance"
+                    if noisy
+                    else ""
+                ),
                 evidence=(Evidence("topocheck bw --pairs nodes", f"{rates}"),),
                 rule="both directions of a pair within a quarter of each other",
                 fix="look at the error counters of the ports on both ends",

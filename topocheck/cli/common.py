@@ -148,7 +148,9 @@ def style(output: Path | None, no_color: bool, width: int) -> Style:
 
     from topocheck.render.page import Style
 
-    terminal = output is None and sys.stdout is not None and sys.stdout.isatty()
+    # Open MPI's mpirun gives its ranks a terminal of its own, wherever what they print goes in the end.
+    launched = "OMPI_COMM_WORLD_RANK" in os.environ
+    terminal = output is None and sys.stdout is not None and sys.stdout.isatty() and not launched
     colour = terminal and not no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     columns = width or (shutil.get_terminal_size((80, 24)).columns if terminal else 80)
     return Style(max(columns, 40), colour)

@@ -208,7 +208,10 @@ def log(
     no_color: common.NoColor = False,
     width: common.Width = 0,
 ) -> None:
-    """Read a log of NCCL: what it chose, what failed and why, and where it parts from the prediction."""
+    """Read a log of NCCL: what it chose, what failed and why, and where it parts from the prediction.
+
+    Exit code 0: no failure, and no difference where it is compared; 1: either; 2: wrong input.
+    """
     from topocheck.nccl import log_compare
     from topocheck.nccl.log import read_log
     from topocheck.render.nccl import log_text
@@ -231,5 +234,5 @@ def log(
     else:
         text = log_text(result, comparison, style)
     common.emit(text, output)
-    if result.failures:
+    if result.failures or (comparison is not None and comparison.differences):
         raise typer.Exit(common.EXIT_FAILED)

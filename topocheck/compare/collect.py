@@ -112,7 +112,7 @@ class Collection:
         return unpack(self.devices[fingerprint])
 
     def latest(self) -> tuple[Collection, tuple[str, ...]]:
-        """Return only the newest look at each node, and the files of the older ones.
+        """Return only the newest look at each node, and the files of the others; of looks of one time the worst counts.
 
         Two looks are at one node where the name is the same and a UUID or GUID too; a name alone does not tell, nor
         do identifiers that were replaced when the recording was saved.
@@ -120,10 +120,19 @@ class Collection:
         by_name: dict[str, list[int]] = {}
         for i, e in enumerate(self.entries):
             by_name.setdefault(e.name, []).append(i)
+        found: dict[int, Counter[str]] = {}
+        for finding, at in self.findings.items():
+            for i in at:
+                found.setdefault(i, Counter())[finding.state] += 1
+
+        def order(i: int) -> tuple[str, int, int, int]:
+            bad = found.get(i, Counter())
+            return self.entries[i].taken_at, bad["fail"], bad["warn"], i
+
         older: set[int] = set()
         for positions in by_name.values():
             seen: set[str] = set()
-            for i in sorted(positions, key=lambda i: (self.entries[i].taken_at, i), reverse=True):
+            for i in sorted(positions, key=order, reverse=True):
                 mine = set(self.entries[i].identifiers.values())
                 if mine & seen:
                     older.add(i)

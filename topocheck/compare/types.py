@@ -187,7 +187,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """The result for many nodes.
 
     Attributes:
-        older_files: looks at nodes of which a newer one was given too; they count for nothing.
+        older_files: looks at nodes of which a newer one, or one of the same time, was given too; they count for
+            nothing.
     """
 
     nodes: int

@@ -17,6 +17,8 @@ from topocheck.nccl.log_types import NcclLog
 MAX_LINE = 8192
 """Longest line that is looked at; NCCL's own are shorter (1024 and a header)."""
 
+_ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Control sequences of a terminal (ECMA-48, 5.4), which launchers and log collectors colour lines with."""
 _MARK = re.compile(rb"NCCL (INFO|WARN) ")
 _NEXT_HEAD = re.compile(rb"[^\s:\[\]<>]+:\d+:\d+ \[\d+\] (?:\S+:\d+ (?:\([^)]*\) )?)?$")
 
@@ -43,7 +45,7 @@ def lines_of(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
 
 def _tells_of_failure(line: bytes) -> bool:
     """Tell whether a line that is not NCCL's own is worth a closer look."""
-    return b"rror" in line or b"ailure" in line or b"ncclInvalid" in line
+    return b"rror" in line or b"ailure" in line or b"ncclInvalid" in line or b"Watchdog caught" in line
 
 
 def _without_next_head(text: bytes, before: bytes) -> bytes:
@@ -106,6 +108,8 @@ class LogReader(Handlers):
         log.lines += 1
         if cut:
             log.long_lines += 1
+        if b"\x1b" in line:
+            line = _ANSI.sub(b"", line)
         at = line.find(b"NCCL ")
         if at < 0:
             if _tells_of_failure(line):
@@ -118,6 +122,7 @@ class LogReader(Handlers):
             elif _tells_of_failure(line):
                 self._failures.plain(line, log.lines)
             return
+        log.nccl_lines += 1
         while m is not None:
             # Two processes may write into one line: each mark begins a message of its own.
             following = _MARK.search(line, m.end()) if line.find(b"NCCL ", m.end()) >= 0 else None
@@ -130,7 +135,6 @@ class LogReader(Handlers):
 
     def _message(self, before: bytes, warning: bool, text: bytes) -> None:
         log = self.log
-        log.nccl_lines += 1
         if warning:
             head = HEAD.search(before)
             self.warning(head[1] if head else b"", text)

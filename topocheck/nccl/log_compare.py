@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from topocheck.knowledge.nccl import parse_version
+from topocheck.model.address import format_cpulist
 from topocheck.model.base import Missing
 from topocheck.nccl.log_types import LogPair, NcclLog
 from topocheck.nccl.types import Prediction, RankPair
@@ -94,7 +95,58 @@ def compare(log: NcclLog, prediction: Prediction) -> LogComparison:
             agree += 1
         else:
             differences.append(found)
-    return LogComparison(agree=agree, compared=compared, differences=(*_layout(log, prediction), *differences))
+    whole = (*_layout(log, prediction), *_machine(log, prediction), *_network(log, prediction))
+    return LogComparison(agree=agree, compared=compared, differences=(*whole, *differences))
+
+
+def bus_id(address: str) -> int:
+    """Return a PCI address as the number NCCL logs as busId, in hexadecimal: 0000:18:00.0 is 18000 (busIdToInt64)."""
+    return int(re.sub(r"[:.]", "", address), 16)
+
+
+def _machine(log: NcclLog, prediction: Prediction) -> list[LogDifference]:
+    """Return the ranks whose GPU is at another PCI address than predicted; none of a job that ran on more hosts."""
+    if len(log.hosts) > len({r.host for r in prediction.ranks}):
+        return []
+    other = [
+        (r.rank, seen.bus_id, r.gpu)
+        for r in prediction.ranks
+        if (seen := log.ranks.get(r.rank)) is not None and seen.bus_id and int(seen.bus_id[:16], 16) != bus_id(r.gpu)
+    ]
+    if not other:
+        return []
+    shown = other[:4]
+    more = ", ..." if len(other) > 4 else ""
+    return [
+        LogDifference(
+            subject=f"GPU of rank {format_cpulist(n for n, _, _ in other)}",
+            logged=", ".join(f"busId {logged}" for _, logged, _ in shown) + more,
+            predicted=", ".join(gpu for _, _, gpu in shown) + more,
+            explanations=(
+                "the log is of another machine than the recording",
+                "the job took other GPUs, or in another order: give its ranks with --ranks",
+            ),
+        )
+    ]
+
+
+def _network(log: NcclLog, prediction: Prediction) -> list[LogDifference]:
+    """Return a difference where the log's network devices are none of those predicted."""
+    logged = {x.split(":")[0] for x in (log.hcas if "Socket" not in log.networks else log.sockets)}
+    predicted = {n.nic for n in prediction.nics}
+    if not logged or not predicted or logged & predicted:
+        return []
+    why = ["the log is of another machine than the recording"]
+    if log.networks == ["Socket"]:
+        why.insert(0, "RDMA was not usable in the job: NCCL_IB_DISABLE, NCCL_NET, no /dev/infiniband in the container")
+    return [
+        LogDifference(
+            subject="network",
+            logged=f"{', '.join(log.networks) or 'network'}: {', '.join(sorted(logged)[:8])}",
+            predicted=", ".join(sorted(predicted)[:8]),
+            explanations=tuple(why),
+        )
+    ]
 
 
 def _layout(log: NcclLog, prediction: Prediction) -> list[LogDifference]:

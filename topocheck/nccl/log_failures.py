@@ -21,6 +21,11 @@ _CODES = (
 )
 """NCCL's result codes as ncclGetErrorString and its callers (PyTorch, nccl-tests) word them (src/init.cc)."""
 
+_TIMEOUT = re.compile(
+    rb"Rank (\d{1,9})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})"
+)
+"""What PyTorch says of a collective that did not end (ProcessGroupNCCL.cpp)."""
+
 _MAX_TEXT = 300
 
 
@@ -54,9 +59,17 @@ class FailureFinder:
         self._log = log
         self._codes: dict[str, tuple[int, int, str]] = {}
         self._loud: dict[str, int] = {}
+        self._timeouts: dict[int, tuple[int, str]] = {}
+        self._timeout_lines: tuple[int, int] = (0, 0)
 
     def plain(self, line: bytes, number: int) -> None:
         """Take a line that is not NCCL's own but may tell of its failure."""
+        if timeout := _TIMEOUT.search(line):
+            count, first = self._timeout_lines
+            self._timeout_lines = count + 1, first or number
+            if len(self._timeouts) < MAX_RANKS:
+                self._timeouts.setdefault(int(timeout[1]), (int(timeout[2]), timeout[3].decode()))
+            return
         for code, pattern in _CODES:
             if pattern.search(line):
                 self._code(code, line, number)
@@ -112,7 +125,23 @@ class FailureFinder:
             for s in signs
             if s.id in self._loud and s.id not in taken and known[s.id].alone
         ]
-        return tuple(sorted(out, key=lambda f: f.line)) + _unfinished(self._log)
+        return tuple(sorted([*out, *self._timed_out()], key=lambda f: f.line)) + _unfinished(self._log)
+
+    def _timed_out(self) -> list[LogFailure]:
+        """Return a failure for the collectives that did not end, with who waited in which and who did not."""
+        if not self._timeouts:
+            return []
+        waiting: dict[tuple[int, str], list[int]] = {}
+        for rank, call in self._timeouts.items():
+            waiting.setdefault(call, []).append(rank)
+        parts = [f"rank {format_cpulist(ranks)} in {op}, SeqNum {seq}" for (seq, op), ranks in sorted(waiting.items())]
+        text = f"waited in vain: {'; '.join(parts[:8])}{' and others' if len(parts) > 8 else ''}"
+        silent = sorted(set(range(min(self._log.nranks or 0, MAX_RANKS))) - set(self._timeouts))
+        if silent:
+            text += f"; rank {format_cpulist(silent)} reports no timeout"
+        count, line = self._timeout_lines
+        code = "collective timeout"
+        return [LogFailure(code=code, count=count, line=line, text=text, causes=tuple(_fallback(code)))]
 
     def hints(self) -> tuple[LogCause, ...]:
         """Return what warnings point to that tell of no failure by themselves, in order of lines."""

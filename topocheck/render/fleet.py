@@ -27,6 +27,10 @@ MANY = 4
 """From this many devices on, equal differences are told in one line."""
 
 
+LEFT_OUT = "another look at the same node, newer or of the same time, was read"
+"""Why a file counts for nothing."""
+
+
 class FleetDoc(msgspec.Struct, kw_only=True):
     """The document of `topocheck fleet --format json`; `fleet` holds the fields of compare/types.py."""
 
@@ -53,7 +57,7 @@ def fleet_text(fleet: Fleet, style: Style, *, all_: bool = False, silent: int = 
     page = Page(style)
     limit = 1 << 30 if all_ else MAX_LINES
     page.line(
-        (f"topocheck {topocheck.__version__}: {plural(fleet.nodes, 'node')}", "bold"), f", {_verdict(fleet, silent)}"
+        (f"topocheck {topocheck.__version__}: {plural(fleet.nodes, 'node')}", "bold"), f", {verdict(fleet, silent)}"
     )
     odd = {o.name for o in fleet.odd}
     for kind in fleet.kinds[:limit]:
@@ -78,14 +82,15 @@ def fleet_text(fleet: Fleet, style: Style, *, all_: bool = False, silent: int = 
             page.text(f"{b.file}: {b.why}", style="magenta", hang=2)
         _rest(len(fleet.bad_files), limit, page)
     if fleet.older_files:
-        page.heading(f"Left out, a newer look at the same node was read: {plural(len(fleet.older_files), 'file')}")
+        page.heading(f"Left out, {LEFT_OUT}: {plural(len(fleet.older_files), 'file')}")
         for file in fleet.older_files[:limit]:
             page.text(file, style="dim", hang=2)
         _rest(len(fleet.older_files), limit, page)
     return page.render() if style.colour else clean(page.render())
 
 
-def _verdict(fleet: Fleet, silent: int) -> str:
+def verdict(fleet: Fleet, silent: int = 0) -> str:
+    """Return in a few words what the nodes amount to; `silent` nodes or ranks did not answer."""
     failed = {n for f in fleet.findings if f.state == "fail" for n in f.nodes}
     parts = []
     if silent:
@@ -251,7 +256,9 @@ CSV_COLUMNS = ("node", "what", "state", "section", "subject", "field", "value", 
 
 
 def fleet_csv(fleet: Fleet) -> str:
-    """Return one line for each difference, finding, change and bad file.
+    """Return one line for each difference, finding, change and file that was left out.
+
+    Where no value of a field is usual (`mixed`), there is a line for each of its values, with one node that has it.
 
     A text that a spreadsheet would take for a formula gets an apostrophe before it.
     """
@@ -261,6 +268,12 @@ def fleet_csv(fleet: Fleet) -> str:
     rows: list[tuple[str, ...]] = []
     for o in fleet.odd:
         rows += [_csv_difference(o.name, "odd", d, o.file) for d in o.differences]
+    for k in fleet.kinds:
+        for m in k.mixed:
+            rows += [
+                (e, "mixed", "differs", m.section, m.device, m.field, v, "", f"{n / k.nodes:.4f}", "", "")
+                for (v, n), e in zip(m.values, m.examples, strict=False)
+            ]
     for f in fleet.findings:
         rows += [(n, f.id, f.state, "", f.subject, "", f.title, "", "", "", "") for n in f.nodes]
     for c in fleet.changes or ():
@@ -268,6 +281,7 @@ def fleet_csv(fleet: Fleet) -> str:
         if not c.differences:
             rows.append((c.name, c.what, *[""] * 9))
     rows += [("", "unreadable", "unknown", "", "", "", b.why, "", "", "", b.file) for b in fleet.bad_files]
+    rows += [("", "left out", "", "", "", "", LEFT_OUT, "", "", "", f) for f in fleet.older_files]
     for r in rows:
         w.writerow([_harmless(clean(c)) for c in r])
     return out.getvalue()

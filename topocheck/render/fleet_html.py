@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import topocheck
+from topocheck.render.fleet import LEFT_OUT, verdict
 from topocheck.render.page import clean
 from topocheck.render.words import plural
 
@@ -66,7 +67,7 @@ details { margin: .2em 0 } .dim { color: #666 }
 {% for b in fleet.bad_files %}
 <tr><td><code>{{ b.file }}</code></td><td>{{ b.why }}</td></tr>{% endfor %}
 </table>{% endif %}
-{% if fleet.older_files %}<h2>Left out, a newer look at the same node was read</h2>
+{% if fleet.older_files %}<h2>Left out, {{ left_out }}</h2>
 <p>{% for f in fleet.older_files %}<code>{{ f }}</code> {% endfor %}</p>{% endif %}
 <p class="dim">topocheck {{ version }}</p>
 </body></html>
@@ -82,8 +83,10 @@ def fleet_html(fleet: Fleet) -> str:
     from jinja2 import Environment
 
     environment = Environment(autoescape=True, trim_blocks=True)
-    title = f"{plural(fleet.nodes, 'node')}: {len(fleet.odd)} unlike most of their kind"
-    page = environment.from_string(_PAGE).render(fleet=fleet, title=title, names=_names, version=topocheck.__version__)
+    title = f"{plural(fleet.nodes, 'node')}, {verdict(fleet)}"
+    page = environment.from_string(_PAGE).render(
+        fleet=fleet, title=title, names=_names, version=topocheck.__version__, left_out=LEFT_OUT
+    )
     return clean(page) + "\n"
 
 

@@ -104,9 +104,12 @@ def _worst_port(rates: Rates, limit: float) -> tuple[str, str] | None:
 
 
 def suspects(rates: Rates) -> tuple[tuple[str, str], ...]:
-    """Return the unordered pairs that are slow, to be measured again before anyone is accused."""
+    """Return the unordered pairs that are slow, to be measured again before anyone is accused.
+
+    Of two nodes it is their pair where one direction is slower.
+    """
     if len({n for pair in rates for n in pair}) < 3:
-        return ()
+        return tuple((min(p), max(p)) for p, r in rates.items() if r < FAIL_BELOW * rates.get((p[1], p[0]), 0.0))
     usual, cut = reference(rates)
     slow = {(min(p), max(p)): None for p, r in rates.items() if r < usual * cut}
     return tuple(slow)
