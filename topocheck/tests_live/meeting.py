@@ -13,7 +13,7 @@ from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
 
-from topocheck.tests_live.ranks import LaunchError, World, meet
+from topocheck.tests_live.ranks import LaunchError, World, listens_here, ready
 
 POLL_S = 0.02
 
@@ -50,25 +50,27 @@ class Meeting:
         Raises:
             LaunchError: torch is not there, or rank 0 cannot listen or be reached.
         """
-        self.world = world = meet(world)
-        # c10d warns of every address without a name, on every rank.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        self.world = world = ready(world)
+        # c10d warns of every address without a name, and prints a stack for every connection that fails.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
         try:
             from torch.distributed import TCPStore
         except ImportError as e:
             raise LaunchError(
                 f"ranks meet through torch, which is not here ({e}): pip install 'topocheck-gpu[bw]'"
             ) from None
-        # Under torchrun the agent already listens there.
-        listens = world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         where = f"{world.address}:{world.port}"
         try:
             self._store: Any = TCPStore(
-                world.address, world.port, world.size, listens, timedelta(seconds=deadline_s), wait_for_workers=False
+                world.address,
+                world.port,
+                world.size,
+                listens_here(world),
+                timedelta(seconds=deadline_s),
+                wait_for_workers=False,
             )
         except Exception as e:  # noqa: BLE001 - raises DistNetworkError, RuntimeError or ValueError by torch's version
-            why = "is taken on this host: set MASTER_PORT to a free one" if listens else "cannot be reached"
-            raise LaunchError(f"rank {world.rank}: {where} {why} ({str(e).splitlines()[0][:160]})") from None
+            raise LaunchError(f"rank {world.rank}: {where} cannot be reached ({_first(e)})") from None
         self.where = where
 
     def put(self, key: str, value: bytes) -> None:
