@@ -47,4 +47,12 @@ def test_without_mpirun_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     (n,) = mpi.run_mpi((row("all_reduce", 2),))
     assert isinstance(n, NotMeasured)
     assert "mpirun is not on the PATH" in n.reason or "mpi4py" in n.reason
-    assert not n.required
+    assert n.required, "MPI was asked for by name"
+
+
+def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (n,) = mpi.run_mpi((row("all_reduce", 2),))
+    assert isinstance(n, NotMeasured)
+    assert "pip install 'topocheck-gpu[mpi]'" in n.reason
+    assert n.required, "MPI was asked for by name"

@@ -117,6 +117,28 @@ def emit(text: str, output: Path | None = None) -> None:
         raise OutputError(f"standard output cannot be written: {e.strerror}") from e
 
 
+def check_writable(path: Path) -> None:
+    """Look whether a file can be written, without writing: for a command that takes minutes before it does.
+
+    Raises:
+        OutputError: it cannot, as far as can be seen now.
+    """
+    import errno
+    import os
+
+    code = 0
+    if path.is_dir():
+        code = errno.EISDIR
+    elif path.exists():
+        code = 0 if os.access(path, os.W_OK) else errno.EACCES
+    elif not path.parent.is_dir():
+        code = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+    elif not os.access(path.parent, os.W_OK | os.X_OK):
+        code = errno.EROFS if os.statvfs(path.parent).f_flag & os.ST_RDONLY else errno.EACCES
+    if code:
+        raise OutputError(f"{path}: cannot be written: {os.strerror(code)}")
+
+
 def silence() -> None:
     """Turn standard output to nowhere, so that what Python still holds for it is no second error at exit."""
     import os

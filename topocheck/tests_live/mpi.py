@@ -16,6 +16,7 @@ import msgspec
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.collect import run_collectives
 from topocheck.tests_live.collective_costs import busbw_factor
+from topocheck.tests_live.collective_ops import elements
 from topocheck.tests_live.collectives import Events
 from topocheck.tests_live.ranks import World
 from topocheck.tests_live.rows import CollectiveRow
@@ -36,7 +37,7 @@ def run_mpi(
     elif world is None and shutil.which("mpirun") is None:
         why = "mpirun is not on the PATH, and this process was started by no MPI launcher"
     if why:
-        yield from (NotMeasured(id=r.id, reason=why) for r in rows)
+        yield from (NotMeasured(id=r.id, reason=why, required=True) for r in rows)
         return
 
     def argv(job: str) -> list[str]:
@@ -78,9 +79,7 @@ class MpiSweep:
         """Return (one call, count of wrong elements, bytes as nccl-tests counts them)."""
         np, comm, n, me, name = self.numpy, self.comm, self.n, self.me, self.row.collective
         width = np.dtype(self.row.dtype).itemsize
-        split = name in ("all_gather", "reduce_scatter", "all_to_all")
-        part = max(1, (size // n if split else size) // 16 * 16 // width)
-        count = part * n if split else part
+        part, count = elements(name, size, n, width)
         mine = _values(np, me, 0, part if name == "all_gather" else count, self.row.dtype)
         total = sum(_values(np, r, 0, count, self.row.dtype) for r in range(n))
         got = np.zeros(count if name != "reduce_scatter" else part, self.row.dtype)
