@@ -93,25 +93,13 @@ class Meeting:
         end = monotonic() + wait_s
         name = f"topocheck/{key}"
         try:
-            while not self._there(name):
+            while not is_set(self._store, name):
                 if monotonic() >= end:
                     return None
                 sleep(POLL_S)
             return bytes(self._store.get(name))
         except Exception as e:  # noqa: BLE001 - see above
             raise LaunchError(f"rank {self.world.rank}: lost rank 0 at {self.where} ({_first(e)})") from None
-
-    def _there(self, name: str) -> bool:
-        if hasattr(self._store, "check"):
-            return bool(self._store.check([name]))
-        # Older torch: a short wait, which raises where the key is not there.
-        try:
-            self._store.wait([name], timedelta(milliseconds=50))
-        except Exception as e:
-            if "imeout" in str(e) or "timed out" in str(e).lower():
-                return False
-            raise
-        return True
 
     def claim(self, key: str) -> bool:
         """Tell whether this rank is the first to claim a key."""
@@ -130,6 +118,20 @@ class Meeting:
                 s.connect(to)
                 return str(s.getsockname()[0])
         return socket.gethostbyname(socket.gethostname())
+
+
+def is_set(store: Any, key: str) -> bool:
+    """Tell whether somebody set a key of a store of torch's."""
+    if hasattr(store, "check"):
+        return bool(store.check([key]))
+    # Older torch: a short wait, which raises where the key is not there.
+    try:
+        store.wait([key], timedelta(milliseconds=50))
+    except Exception as e:
+        if "imeout" in str(e) or "timed out" in str(e).lower():
+            return False
+        raise
+    return True
 
 
 def _first(error: Exception) -> str:
