@@ -218,6 +218,14 @@ def test_csv_and_markdown_and_json_hold_every_measurement() -> None:
     assert {a["measurement"] for a in doc["assessments"]} <= {m["id"] for m in doc["measurements"]}
 
 
+def test_no_heading_without_a_row_below_it() -> None:
+    sweep = tuple(m for m in report().run.measurements if m.kind == "collective" and m.size_bytes == 1 << 20)
+    plain = tuple(msgspec.structs.replace(m, backend="gloo", members=()) for m in sweep)
+    text = bw_text(judge(*plain), Style(80, False), verbose=True)
+    assert "Beside what the road" not in text
+    assert "Nothing here has a theory or a baseline to be judged by." in text
+
+
 def test_an_empty_run_is_no_error() -> None:
     empty = BandwidthReport(run=Run())
     assert "0 rows" in bw_text(empty, Style(80, False))

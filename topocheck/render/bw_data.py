@@ -10,7 +10,7 @@ import msgspec
 
 import topocheck
 from topocheck.model.document import SCHEMA_VERSION
-from topocheck.render.bw_curves import size_text
+from topocheck.model.units import size_text
 
 if TYPE_CHECKING:
     from topocheck.model.measurement import BandwidthReport
@@ -35,6 +35,7 @@ def bw_json(report: BandwidthReport) -> str:
         "measurements": run.measurements,
         "not_measured": run.not_measured,
         "assessments": report.assessments,
+        "baseline": report.baseline,
         "fits": report.fits,
         "advice": report.advice,
         "findings": report.findings,

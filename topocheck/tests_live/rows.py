@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topocheck.model.measurement import NotMeasured
+from topocheck.model.units import size_text as size_text
 
 HOST = "host"
 """Name of the node's own memory where a row names an endpoint."""
@@ -117,16 +118,6 @@ KINDS: dict[str, str] = {
     "host_memory": "copy within the host's memory",
 }
 """Kind of a copy row -> its name for people."""
-
-
-def size_text(size_bytes: float) -> str:
-    """Return a size with a binary unit: `128 MiB`, `1.5 KiB`, `16 B`."""
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} GiB"
 
 
 def parse_size(text: str) -> int:
