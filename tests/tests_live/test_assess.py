@@ -260,6 +260,14 @@ def test_what_is_slower_and_disturbed_is_unknown_and_counted() -> None:
     assert "Nothing here has" not in text
 
 
+def test_gradients_without_a_curve_of_all_reduce_get_no_advice_and_are_told_so() -> None:
+    report = make_report(Run(measurements=(_gloo(1 << 12, STEADY),)), ROADS, NODE, training=(14e9, 0.5))
+    assert report.advice == (
+        "no advice for --gradients: it takes a cost model of all_reduce, from three sizes or more",
+    )
+    assert make_report(Run(measurements=(_gloo(1 << 12, STEADY),)), ROADS, NODE).advice == ()
+
+
 def test_a_baseline_of_other_rows_tells_nothing() -> None:
     report = judge(copy("local", G0, G0, 1.0), baseline=Run(taken_at="T", measurements=(_gloo(1, STEADY),)))
     assert ids(report) == [("bw.below-baseline", State.UNKNOWN)]

@@ -122,6 +122,11 @@ def test_what_was_asked_for_and_left_out_is_required() -> None:
     assert required("laptop", backends=("nccl",)) == {"collectives over nccl": True}
     assert required("no_pci") == {}
     assert required("no_pci", all_pairs=True, engine="torch") == {"--all-pairs": True, "--engine torch": True}
+    # The MPI standard has no 16-bit floating type.
+    assert required("no_pci", backends=("mpi", "gloo"), dtype="bfloat16") == {"collectives over mpi": True}
+    assert required("no_pci", backends=("mpi",), dtype="float64") == {}
+    assert required("no_pci", allocator="nccl") == {"--allocator nccl": True}
+    assert required("h100_x2_vm", allocator="nccl") == {}
     # 16 GiB are copied as what memory allows, and that is said.
     assert "copies of 16 GiB" in required("h100_x2_vm", sizes_bytes=(16 << 30,))
 

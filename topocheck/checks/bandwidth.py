@@ -43,9 +43,10 @@ def subject(m: Measurement) -> str:
 
 def name(m: Measurement) -> str:
     """Return what was measured, for a title: `p2p push GPU0 to GPU1, 512 MiB`."""
-    how = "staged" if m.peer_access is False else {"source": "push", "destination": "pull"}.get(m.issuer or "", "")
     if m.kind == "collective":
-        how = "in place" if m.in_place else "out of place"
+        placed = "in place" if m.in_place else "out of place"
+        return f"{subject(m)}, {placed}, {(m.mode or '').replace('_', ' ')}, {size_text(m.size_bytes)}"
+    how = "staged" if m.peer_access is False else {"source": "push", "destination": "pull"}.get(m.issuer or "", "")
     extra = " pageable" if "pageable" in m.id else ""
     return f"{m.kind} {how}{extra} {subject(m)}, {size_text(m.size_bytes)}".replace("  ", " ")
 
@@ -172,7 +173,7 @@ def notjudged(context: Context) -> Iterator[Finding]:
                 state=State.NOTE,
                 subject=subject(worst),
                 title=f"{title}: unsteady in {len(wide)} of {len(rows)}: samples spread over up to "
-                f"{100 * worst.spread:.0f} % of the median",
+                f"{100 * worst.spread:.3g} % of the median",
                 evidence=evidence(worst),
                 rule=STEADY,
                 fix="repeat it on an idle machine",

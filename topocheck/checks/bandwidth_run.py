@@ -57,7 +57,10 @@ def make_report(
     curves = [f for f in fits if f.subject.startswith("all_reduce")]
     advice = [line for f in curves for line in advise(f)]
     if training is not None:
-        advice += [line for f in curves for line in gradient_example(f, *training)]
+        examples = [line for f in curves for line in gradient_example(f, *training)]
+        advice += examples or [
+            "no advice for --gradients: it takes a cost model of all_reduce, from three sizes or more"
+        ]
     return BandwidthReport(
         run=run,
         assessments=assessments,

@@ -180,7 +180,11 @@ def main() -> None:
     events = Events(job.ranks.events, comm.rank)
     version = MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
     events.send("ready", software={"mpi": version[:80]}, host=MPI.Get_processor_name())
-    run_sweeps(job.ranks.rows, comm, events)
+    try:
+        run_sweeps(job.ranks.rows, comm, events)
+    except Exception as e:  # noqa: BLE001 - whatever MPI or numpy raises must reach the parent as words
+        events.send("failed", reason=f"{type(e).__name__}: {str(e).partition(chr(10))[0][:300]}")
+        comm.Abort(1)  # the others would wait for this rank for ever
     events.send("finished")
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from topocheck.tests_live.plan import Options
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv")
+NOT_IN_MPI = ("float16", "bfloat16")
+"""Types of 16-bit numbers: the MPI standard names none, and mpi4py takes none."""
 BACKENDS = ("nccl", "gloo", "mpi")
 START_S = {"nccl": 9.0, "gloo": 3.0, "mpi": 1.0}
 """Seconds until ranks can talk: import of torch, contexts and the communicator."""
@@ -72,6 +74,9 @@ def collective_rows(gpus: tuple[Gpu, ...], options: Options, left_out: list[NotM
         four = ("all_reduce", "all_gather", "reduce_scatter", "send_recv")
         standard = four if gpus and not quick else ("all_reduce",)
         wanted = COLLECTIVES if options.budget == "full" else standard
+    if options.allocator != "torch" and "nccl" not in backends:
+        reason = "it is for the buffers of NCCL, over which nothing is measured here"
+        left_out.append(NotMeasured(id=f"--allocator {options.allocator}", reason=reason, required=True))
     rows: list[CollectiveRow] = []
     for backend in backends:
         why = _cannot(backend, gpus, options)
@@ -117,6 +122,8 @@ def _refuse_sizes(name: str, backend: str, ranks: int, gpus: tuple[Gpu, ...], op
 
 
 def _cannot(backend: str, gpus: tuple[Gpu, ...], options: Options) -> str:
+    if backend == "mpi" and options.dtype in NOT_IN_MPI:
+        return f"MPI has no type {options.dtype}: take another --dtype, or gloo or nccl"
     if backend in ("nccl", "gloo") and not options.torch_available:
         return "torch is not installed: pip install 'topocheck-gpu[bw]'"
     if backend == "nccl":

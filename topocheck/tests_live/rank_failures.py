@@ -103,7 +103,9 @@ def failure_text(ranks: Ranks, ended: dict[str, Any]) -> tuple[str, str]:
         return f"rank {r} (process {s.pid}) ended without a word in {s.call}", KILLED_STEP
     for r, s in sorted(ranks.states.items(), key=lambda item: item[1].step):
         if s.failed:
-            return f"rank {r} failed in {s.call}: {s.failed}", "run the same again with TORCH_DISTRIBUTED_DEBUG=DETAIL"
+            over_mpi = all(getattr(row, "backend", "") == "mpi" for row in ranks.rows)
+            step = "" if over_mpi else "run the same again with TORCH_DISTRIBUTED_DEBUG=DETAIL"
+            return f"rank {r} failed in {s.call}: {s.failed}", step
     reason = str(ended.get("reason") or "")
     if not reason:
         code = ranks.process.process.poll()
