@@ -262,9 +262,7 @@ def test_what_is_slower_and_disturbed_is_unknown_and_counted() -> None:
 
 def test_gradients_without_a_curve_of_all_reduce_get_no_advice_and_are_told_so() -> None:
     report = make_report(Run(measurements=(_gloo(1 << 12, STEADY),)), ROADS, NODE, training=(14e9, 0.5))
-    assert report.advice == (
-        "no advice for --gradients: it takes a cost model of all_reduce, from three sizes or more",
-    )
+    assert report.advice == ("no advice for --gradients: it takes a cost model of all_reduce, from four sizes or more",)
     assert make_report(Run(measurements=(_gloo(1 << 12, STEADY),)), ROADS, NODE).advice == ()
 
 

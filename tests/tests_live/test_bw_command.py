@@ -17,11 +17,11 @@ from tests.tests_live.command_app import APP, ARGV
 from tests.tests_live.test_assess import HEALTHY, copy, judge
 from topocheck.cli.bw_options import training
 from topocheck.model.base import InputError
-from topocheck.model.measurement import BandwidthReport, Measurement, NotMeasured, Run
+from topocheck.model.measurement import BandwidthReport, Fit, FitPiece, Measurement, NotMeasured, Run
 from topocheck.render.bw import bw_text
-from topocheck.render.bw_curves import bar
+from topocheck.render.bw_curves import bar, fit_lines
 from topocheck.render.bw_data import COLUMNS, bw_csv, bw_json, bw_markdown
-from topocheck.render.page import Style
+from topocheck.render.page import Page, Style
 from topocheck.tests_live.plan import Options, make_plan
 from topocheck.tests_live.roads import Roads
 from topocheck.tests_live.run import Runner
@@ -194,6 +194,17 @@ def test_text_names_what_matters_at_80_columns_without_colour() -> None:
         assert words in text, words
     assert "\x1b[" in bw_text(report(), Style(80, True))
     assert "Beside what the road can carry" in bw_text(report(), Style(80, False), verbose=True)
+
+
+def test_an_interval_without_an_end_is_no_number() -> None:
+    """Times that hardly grow with the size bound beta from below only; the bootstrap then gives any large number."""
+    piece = FitPiece(
+        from_bytes=1024, to_bytes=1 << 20, alpha_us=1220.0, beta_gb_s=1.5, alpha_low_us=713.0, alpha_high_us=1410.0,
+        beta_low_gb_s=0.8, beta_high_gb_s=6.1e12,
+    )  # fmt: skip
+    page = Page(Style(120, False))
+    fit_lines(page, Fit(subject="x", rate="busbw", whole=piece))
+    assert "alpha 1.22 ms (713 us to 1.41 ms), beta 1.5 GB/s busbw (0.8 or more)" in page.render()
 
 
 def test_bars_are_exact_to_an_eighth() -> None:

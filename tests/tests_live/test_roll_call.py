@@ -13,6 +13,7 @@ import pytest
 from tests.tests_live.test_collectives import LONG, row
 from topocheck.model.measurement import NotMeasured
 from topocheck.tests_live.collect import run_collectives
+from topocheck.tests_live.rank_failures import RankState, hang_text
 from topocheck.tests_live.ranks import free_port
 from topocheck.tests_live.roll_call import ranks_text
 
@@ -99,6 +100,19 @@ def test_a_rank_outside_the_group_is_not_behind(tmp_path: Path, monkeypatch: pyt
     (reason,) = {r.reason for r in found if isinstance(r, NotMeasured)}
     assert "rank 1 (process" in reason
     assert "rank 2" not in reason
+
+
+def test_hang_of_which_not_all_is_seen() -> None:
+    me = RankState(pid=os.getpid(), step=3, call="ncclAllReduce")
+    # One of a launcher's ranks knows only that it waits.
+    assert hang_text({4: me}, 75, 0) == (
+        "rank 4 waits in ncclAllReduce (75 s without a word): one of the others did not come, or it hangs"
+    )
+    # Of three ranks started here, number 1 never said a word.
+    assert "rank 1 did not come" in hang_text({0: me, 2: me}, 20, 3)
+    # All of a group at one step: nobody is named.
+    assert hang_text({0: me, 1: me}, 20, 2) == "all ranks hung in ncclAllReduce (20 s without a word)"
+    assert hang_text({0: me, 1: me}, 20, 0) == "all ranks hung in ncclAllReduce (20 s without a word)"
 
 
 def test_many_ranks_are_counted() -> None:

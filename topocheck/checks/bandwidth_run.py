@@ -59,7 +59,7 @@ def make_report(
     if training is not None:
         examples = [line for f in curves for line in gradient_example(f, *training)]
         advice += examples or [
-            "no advice for --gradients: it takes a cost model of all_reduce, from three sizes or more"
+            "no advice for --gradients: it takes a cost model of all_reduce, from four sizes or more"
         ]
     return BandwidthReport(
         run=run,

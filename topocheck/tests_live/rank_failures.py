@@ -37,7 +37,7 @@ class RankState(msgspec.Struct):
 
 
 def hang_text(states: dict[int, RankState], limit: float, expected: int) -> str:
-    """Name who did not answer; `expected` ranks are heard here, 0 where only this one of a launcher's ranks is."""
+    """Name who did not answer; `expected` ranks are heard here, 0 where that is not known or a launcher has them."""
     if not states:
         return f"no rank said anything within {limit:.0f} s"
     # A rank that is stopped or dead is the cause; then one that never came; otherwise the one that is behind.
@@ -45,7 +45,7 @@ def hang_text(states: dict[int, RankState], limit: float, expected: int) -> str:
     absent = [r for r in range(expected) if r not in states]
     if absent and not odd:
         return f"hung after {limit:.0f} s without a word: {ranks_text(absent)} did not come; the others wait for it"
-    if not expected and not odd:
+    if not expected and len(states) == 1 and not odd:
         ((r, s),) = states.items()
         return f"rank {r} waits in {s.call} ({limit:.0f} s without a word): one of the others did not come, or it hangs"
     if not odd:
