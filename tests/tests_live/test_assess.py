@@ -18,8 +18,11 @@ from topocheck.model.measurement import BandwidthReport, DeviceState, Measuremen
 from topocheck.nccl.types import NcclView
 from topocheck.pipeline import read_node
 from topocheck.policy.types import Expect, Policy
+from topocheck.render.bw import bw_text
+from topocheck.render.page import Style
 from topocheck.tests_live import baseline
 from topocheck.tests_live.roads import Roads
+from topocheck.tests_live.stats import spread
 from topocheck.tests_live.watch import Look, disturbance
 from topocheck.topology.build import build
 
@@ -195,7 +198,9 @@ def test_baseline(tmp_path: Path) -> None:
     slower = msgspec.structs.replace(HEALTHY[4], median=350.0, bandwidth_gb_s=350.0, samples=(350.0,) * 5)
     report = judge(slower, baseline=kept, tolerance=0.1)
     assert ("bw.below-baseline", State.FAIL) in ids(report)
-    assert "12 % slower" in next(f for f in report.findings if f.id == "bw.below-baseline").title
+    title = next(f for f in report.findings if f.id == "bw.below-baseline").title
+    # 350 / 397.5 = 0.881
+    assert title.endswith("350 GB/s, in the baseline 397.5 GB/s: 88.1 % of the baseline's rate")
     assert ("bw.below-baseline", State.FAIL) not in ids(judge(slower, baseline=kept, tolerance=0.15))
 
 
@@ -203,7 +208,7 @@ def _gloo(size: int, samples: tuple[float, ...], backend: str = "gloo") -> Measu
     middle = sorted(samples)[len(samples) // 2]
     return Measurement(
         id="all_reduce:0", kind="collective", collective="all_reduce", backend=backend, ranks=2, mode="back_to_back",
-        size_bytes=size, samples=samples, median=middle, unit="us", verified=True,
+        size_bytes=size, samples=samples, median=middle, spread=spread(samples), unit="us", verified=True,
     )  # fmt: skip
 
 
@@ -222,13 +227,60 @@ STEADY, SLOWER = (100.0, 101.0, 100.0, 99.0, 100.0), (150.0, 151.0, 150.0, 149.0
         (
             _gloo(64 << 20, (105.0, 110.0, 120.0, 140.0, 141.0), "nccl"),
             _gloo(64 << 20, (95.0, 100.0, 100.0, 130.0, 135.0), "nccl"),
-            set(),
+            {State.NOTE},
         ),
+        # A spread of 20 %, and still four times as long in its fastest quarter: judged.
+        (_gloo(64 << 20, (400.0, 410.0, 450.0, 500.0, 510.0), "nccl"), _gloo(64 << 20, STEADY), {State.FAIL}),
+        # A spread of 12 %; the faster quarter, 106 us, lost less than a tenth of 1 / 100: it cannot be told.
+        (_gloo(64 << 20, (104.0, 106.0, 116.0, 120.0, 121.0), "nccl"), _gloo(64 << 20, STEADY), {State.UNKNOWN}),
+        (_gloo(1 << 10, (104.0, 106.0, 116.0, 120.0, 121.0)), _gloo(1 << 10, STEADY), {State.NOTE}),
     ],
 )
 def test_a_change_within_noise_is_no_alarm(now: Measurement, was: Measurement, states: set[State]) -> None:
     kept = Run(taken_at="2026-01-01T00:00:00Z", measurements=(was,))
     assert {s for i, s in ids(judge(now, baseline=kept)) if i == "bw.below-baseline"} == states
+
+
+def test_what_is_slower_and_disturbed_is_unknown_and_counted() -> None:
+    """Beside a baseline of five rows: one kept, one slower, one not to be told; one is new and two are gone."""
+    rows = [msgspec.structs.replace(_gloo(64 << 20, STEADY, "nccl"), id=f"r{i}") for i in range(5)]
+    new = msgspec.structs.replace(rows[0], id="new")
+    slower = msgspec.structs.replace(_gloo(64 << 20, (1200.0,) * 5, "nccl"), id="r1")
+    disturbed = msgspec.structs.replace(slower, id="r2", disturbed="GPU0 is shared with process 7")
+    report = judge(rows[0], slower, disturbed, new, baseline=Run(taken_at="T", measurements=tuple(rows)))
+    b = report.baseline
+    assert b is not None
+    assert (b.kept, b.slower, b.not_judged, b.new, b.absent) == (1, 1, 1, 1, 2)
+    found = {f.state: f.title for f in report.findings if f.id == "bw.below-baseline"}
+    assert found[State.FAIL].endswith("1.2 ms, in the baseline 100 us: 12 times as long")
+    assert found[State.UNKNOWN].endswith("12 times as long; not judged: GPU0 is shared with process 7")
+    text = " ".join(bw_text(report, Style(80, False)).split())
+    assert "the baseline of T: 3 rows compared: 1 no more than 10 % slower, 1 slower, 1 not judged. 1 row of" in text
+    assert "2 rows of it this run did not measure" in text
+    assert "Nothing here has" not in text
+
+
+def test_gradients_without_a_curve_of_all_reduce_get_no_advice_and_are_told_so() -> None:
+    report = make_report(Run(measurements=(_gloo(1 << 12, STEADY),)), ROADS, NODE, training=(14e9, 0.5))
+    assert report.advice == ("no advice for --gradients: it takes a cost model of all_reduce, from four sizes or more",)
+    assert make_report(Run(measurements=(_gloo(1 << 12, STEADY),)), ROADS, NODE).advice == ()
+
+
+def test_a_baseline_of_other_rows_tells_nothing() -> None:
+    report = judge(copy("local", G0, G0, 1.0), baseline=Run(taken_at="T", measurements=(_gloo(1, STEADY),)))
+    assert ids(report) == [("bw.below-baseline", State.UNKNOWN)]
+    assert "0 rows compared." in bw_text(report, Style(80, False))
+
+
+def test_unsteady_sizes_of_a_collective_are_told_in_one_line() -> None:
+    wide = [msgspec.structs.replace(_gloo(1 << n, STEADY), id=f"w{n}", spread=0.1 + n / 100) for n in (10, 11)]
+    report = judge(*wide, _gloo(1 << 12, STEADY))
+    assert ids(report) == [("bw.not-judged", State.NOTE)]
+    assert report.findings[0].title.endswith("unsteady in 2 of 3: samples spread over up to 21 % of the median")
+    text = bw_text(report, Style(80, False))
+    assert text.count("100.0*") == 2
+    assert "* disturbed, or its samples spread over more than 5 % of the median" in text
+    assert "*" not in bw_text(judge(_gloo(1 << 12, STEADY)), Style(80, False))
 
 
 @given(st.binary(max_size=200))

@@ -17,11 +17,11 @@ from tests.tests_live.command_app import APP, ARGV
 from tests.tests_live.test_assess import HEALTHY, copy, judge
 from topocheck.cli.bw_options import training
 from topocheck.model.base import InputError
-from topocheck.model.measurement import BandwidthReport, Measurement, NotMeasured, Run
+from topocheck.model.measurement import BandwidthReport, Fit, FitPiece, Measurement, NotMeasured, Run
 from topocheck.render.bw import bw_text
-from topocheck.render.bw_curves import bar
+from topocheck.render.bw_curves import bar, fit_lines
 from topocheck.render.bw_data import COLUMNS, bw_csv, bw_json, bw_markdown
-from topocheck.render.page import Style
+from topocheck.render.page import Page, Style
 from topocheck.tests_live.plan import Options, make_plan
 from topocheck.tests_live.roads import Roads
 from topocheck.tests_live.run import Runner
@@ -64,8 +64,34 @@ def test_gloo_run_as_json_kept_and_compared(tmp_path: Path) -> None:
         (("--dtype", "float8"), "bfloat16"),
         (("--ranks", "1", "--backend", "gloo"), "at least 2"),
         (("--baseline", "/nonexistent"), "cannot be read"),
-        (("--tolerance", "7"), "between 0 and 1"),
+        (("--tolerance", "7", "--baseline", "/dev/null"), "between 0 and 1"),
+        (("--tolerance", "nan", "--baseline", "/dev/null"), "between 0 and 1"),
         (("--gpus", "GPU9"), "no GPU is called"),
+        (("--gpus", ""), "none of them empty"),
+        (("--sizes", ""), "none of them empty"),
+        (("--sizes", "1K,,2K"), "none of them empty"),
+        (("--sizes", "-1"), "not a size"),
+        (("--sizes", "nan"), "not a size"),
+        (("--sizes", "3", "--backend", "gloo"), "holds no float32"),
+        (("--sizes", "1TiB", "--backend", "gloo"), "free"),
+        (("--ranks", "0", "--backend", "gloo"), "at least 2"),
+        (("--ranks", "100000", "--backend", "gloo"), "at most 256"),
+        (("--gradients", "-1GB"), "a size above 0"),
+        (("--gradients", "nanGB"), "a size above 0"),
+        (("--gradients", "1e400MB"), "a size above 0"),
+        (("--gradients", "1GB", "--backward", "nan"), "seconds above 0"),
+        (("--backward", "1"), "--backward says nothing without --gradients"),
+        (("--tolerance", "0.2"), "--tolerance says nothing without --baseline"),
+        (("--way", "tcp"), "--way says nothing without --pairs"),
+        (("--rails",), "--rails says nothing without --pairs"),
+        (("--seconds", "1"), "--seconds says nothing without --pairs"),
+        (("--pairs", "nodes", "--sizes", "1M", "-v"), "--sizes, --verbose: not used with --pairs"),
+        (("--plan", "--format", "csv"), "text, json"),
+        (("--plan", "--save", "/tmp/x"), "nothing to keep"),
+        (("--save", "/nonexistent/x"), "--save /nonexistent/x: cannot be written: there is no folder /nonexistent"),
+        (("-o", "/"), "--output /: is a folder"),
+        (("-o", "/dev/null/x"), "cannot be written: there is no folder /dev/null"),
+        (("-o", "/dev/null", "--save", "/dev/../dev/null"), "give two files"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(args: tuple[str, ...], word: str) -> None:
@@ -79,8 +105,48 @@ def test_wrong_usage_is_one_line_and_exit_code_2(args: tuple[str, ...], word: st
 def test_plan_only_measures_nothing() -> None:
     out = run("--plan", "--backend", "gloo")
     assert out.returncode == 0
-    assert "all_reduce over gloo, 2 ranks" in out.stderr
-    assert out.stdout == ""
+    assert "all_reduce over gloo, 2 ranks" in out.stdout
+    assert out.stderr == ""
+
+
+def test_a_plan_for_programs_and_in_a_file(tmp_path: Path) -> None:
+    out = run("--plan", "--backend", "gloo", "--sizes", "1K,1e6", "--format", "json")
+    assert out.returncode == 0, out.stderr
+    doc = json.loads(out.stdout)
+    (swept,) = doc["collectives"]
+    # 1e6 is a number to nccl-tests as well (it reads %lf), K is 1024.
+    assert (swept["collective"], swept["ranks"], swept["sizes_bytes"]) == ("all_reduce", 2, [1024, 1_000_000])
+    assert doc["estimate_s"] >= swept["estimate_s"] > 0
+    assert doc["not_measured"] == []
+    file = tmp_path / "plan"
+    assert run("--plan", "--backend", "gloo", "-o", str(file)).stdout == ""
+    assert "all_reduce over gloo, 2 ranks" in file.read_text()
+
+
+def test_a_plan_of_what_cannot_be_measured_exits_as_the_run_would() -> None:
+    out = run("--plan", "--all-pairs", "--staged", "--quick")
+    if "no NVIDIA GPU" not in out.stdout:
+        pytest.skip("a GPU is here")
+    assert out.returncode == 3
+    nothing = run("--backend", "nccl", "--quick")
+    assert nothing.returncode == 3
+    assert nothing.stderr.count("no NVIDIA GPU was found here") == 1
+
+
+def test_what_was_measured_is_printed_where_the_file_fails(tmp_path: Path) -> None:
+    """/dev/full can be opened and takes nothing: it fails at the end, as a disk that has filled meanwhile."""
+    for option in ("-o", "--save"):
+        show = {"output": None, "save": None} | {"output" if option == "-o" else "save": Path("/dev/full")}
+        code = (
+            "from pathlib import Path\n"
+            "from topocheck.cli.bw_run import Show, _print\n"
+            "from tests.tests_live.test_bw_command import report\n"
+            f"show = Show(format_='csv', verbose=False, strict=False, no_color=True, width=80, **{show!r})\n"
+            "_print(report(), show)\n"
+        ).replace("PosixPath", "Path")
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "/dev/full: cannot be written: No space left on device; what was measured is on standard" in out.stderr
+        assert out.stdout == bw_csv(report())
 
 
 @pytest.mark.torch
@@ -130,6 +196,17 @@ def test_text_names_what_matters_at_80_columns_without_colour() -> None:
     assert "Beside what the road can carry" in bw_text(report(), Style(80, False), verbose=True)
 
 
+def test_an_interval_without_an_end_is_no_number() -> None:
+    """Times that hardly grow with the size bound beta from below only; the bootstrap then gives any large number."""
+    piece = FitPiece(
+        from_bytes=1024, to_bytes=1 << 20, alpha_us=1220.0, beta_gb_s=1.5, alpha_low_us=713.0, alpha_high_us=1410.0,
+        beta_low_gb_s=0.8, beta_high_gb_s=6.1e12,
+    )  # fmt: skip
+    page = Page(Style(120, False))
+    fit_lines(page, Fit(subject="x", rate="busbw", whole=piece))
+    assert "alpha 1.22 ms (713 us to 1.41 ms), beta 1.5 GB/s busbw (0.8 or more)" in page.render()
+
+
 def test_bars_are_exact_to_an_eighth() -> None:
     assert bar(1.0, 10) == "█" * 10
     assert bar(0.5, 10) == "█" * 5
@@ -150,6 +227,14 @@ def test_csv_and_markdown_and_json_hold_every_measurement() -> None:
     doc = json.loads(bw_json(r))
     assert msgspec.convert(doc["measurements"], tuple[Measurement, ...]) == r.run.measurements
     assert {a["measurement"] for a in doc["assessments"]} <= {m["id"] for m in doc["measurements"]}
+
+
+def test_no_heading_without_a_row_below_it() -> None:
+    sweep = tuple(m for m in report().run.measurements if m.kind == "collective" and m.size_bytes == 1 << 20)
+    plain = tuple(msgspec.structs.replace(m, backend="gloo", members=()) for m in sweep)
+    text = bw_text(judge(*plain), Style(80, False), verbose=True)
+    assert "Beside what the road" not in text
+    assert "Nothing here has a theory or a baseline to be judged by." in text
 
 
 def test_an_empty_run_is_no_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.conftest import require_program
@@ -42,9 +43,30 @@ def test_every_collective_over_mpi_is_exact() -> None:
     assert software["mpi"]
 
 
+@pytest.mark.service
+def test_a_rank_of_mpi_that_fails_says_why() -> None:
+    require_program("mpirun")
+    pytest.importorskip("mpi4py", reason="needs mpi4py (the [mpi] extra)")
+    bad = msgspec.structs.replace(row("all_reduce", 2), dtype="float16")  # a type that MPI has not
+    (n,) = mpi.run_mpi((bad,))
+    assert isinstance(n, NotMeasured)
+    assert n.required
+    assert n.reason.startswith("rank ")
+    assert "failed in all_reduce 4096 bytes over MPI: " in n.reason
+    assert "torch" not in n.next_step.lower()
+
+
 def test_without_mpirun_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     (n,) = mpi.run_mpi((row("all_reduce", 2),))
     assert isinstance(n, NotMeasured)
     assert "mpirun is not on the PATH" in n.reason or "mpi4py" in n.reason
-    assert not n.required
+    assert n.required, "MPI was asked for by name"
+
+
+def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (n,) = mpi.run_mpi((row("all_reduce", 2),))
+    assert isinstance(n, NotMeasured)
+    assert "pip install 'topocheck-gpu[mpi]'" in n.reason
+    assert n.required, "MPI was asked for by name"

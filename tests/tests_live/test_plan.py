@@ -27,6 +27,10 @@ def plan(name: str, **options: object) -> Plan:
     return make_plan(topology(name), Options(**options))  # type: ignore[arg-type]
 
 
+def reasons(p: Plan) -> dict[str, str]:
+    return {n.id: n.reason for n in p.left_out}
+
+
 @given(st.integers(0, 40))
 def test_rounds_of_the_circle_method(n: int) -> None:
     made = rounds(n)
@@ -95,17 +99,70 @@ def test_guests_without_numa_nodes_have_no_far_node() -> None:
 
 def test_what_is_left_out_says_why() -> None:
     lost = plan("gpu_lost", budget="quick")
-    assert "lost from the bus" in dict(lost.left_out)["GPU5"]
+    assert "lost from the bus" in reasons(lost)["GPU5"]
     gone = next(g.address for g in topology("gpu_lost").gpus if g.label == "GPU5")
     assert not [r for r in lost.copies for t in r.transfers if gone in (t.source, t.destination)]
     mig = plan("mig_node")
-    assert "MIG" in dict(mig.left_out)["GPU0"]
+    assert "MIG" in reasons(mig)["GPU0"]
     split = next(g.address for g in topology("mig_node").gpus if g.label == "GPU0")
     assert not [r for r in mig.copies for t in r.transfers if split == t.source and t.destination not in (HOST, split)]
     assert [r for r in mig.copies if r.kind == "h2d" and r.transfers[0].destination == split]
-    assert "one GPU for each rank" in dict(plan("laptop").left_out)["collectives over nccl"]
-    assert "pip install" in dict(plan("h100_x2_vm", driver_available=False).left_out)["copies"]
-    assert "pip install" in dict(plan("h100_x2_vm", torch_available=False).left_out)["collectives over nccl"]
+    assert "one GPU for each rank" in reasons(plan("laptop"))["collectives over nccl"]
+    assert "pip install" in reasons(plan("h100_x2_vm", driver_available=False))["copies"]
+    assert "pip install" in reasons(plan("h100_x2_vm", torch_available=False))["collectives over nccl"]
+
+
+def test_what_was_asked_for_and_left_out_is_required() -> None:
+    """3: something asked for could not be measured; what a standard run would do beside is only noted."""
+
+    def required(name: str, **options: object) -> dict[str, bool]:
+        return {n.id: n.required for n in plan(name, **options).left_out}
+
+    assert required("laptop") == {"collectives over nccl": False}
+    assert required("laptop", backends=("nccl",)) == {"collectives over nccl": True}
+    assert required("no_pci") == {}
+    assert required("no_pci", all_pairs=True, engine="torch") == {"--all-pairs": True, "--engine torch": True}
+    # The MPI standard has no 16-bit floating type.
+    assert required("no_pci", backends=("mpi", "gloo"), dtype="bfloat16") == {"collectives over mpi": True}
+    assert required("no_pci", backends=("mpi",), dtype="float64") == {}
+    assert required("no_pci", allocator="nccl") == {"--allocator nccl": True}
+    assert required("h100_x2_vm", allocator="nccl") == {}
+    # 16 GiB are copied as what memory allows, and that is said.
+    assert "copies of 16 GiB" in required("h100_x2_vm", sizes_bytes=(16 << 30,))
+
+
+def test_sizes_of_which_nothing_can_be_measured_are_refused() -> None:
+    def refused(**options: object) -> str:
+        with pytest.raises(ValueError, match="--sizes") as e:
+            plan("no_pci", **options)
+        return str(e.value)
+
+    assert "3 B holds no float32" in refused(sizes_bytes=(3, 4096))
+    assert plan("no_pci", sizes_bytes=(4,)).collectives
+    # all_gather's size is that of all ranks' parts: 3 ranks x 8 bytes.
+    assert "24 B or more" in refused(sizes_bytes=(16,), ranks=3, dtype="float64", collectives=("all_gather",))
+    assert plan("no_pci", sizes_bytes=(24,), ranks=3, dtype="float64", collectives=("all_gather",)).collectives
+    # 4 buffers x 2 ranks x 1 GiB.
+    assert "about 8 GiB of memory" in refused(sizes_bytes=(1 << 30,), host_available_bytes=(8 << 30) - 1)
+    assert plan("no_pci", sizes_bytes=(1 << 30,), host_available_bytes=8 << 30).collectives
+    with pytest.raises(ValueError, match="the fullest GPU"):
+        plan("h100_x2_vm", sizes_bytes=(64 << 30,), copies=False)
+
+
+def test_more_ranks_than_a_node_should_start_are_refused_and_many_take_longer() -> None:
+    with pytest.raises(ValueError, match="at most 256"):
+        plan("no_pci", ranks=257)
+    assert plan("no_pci", ranks=257, joined=True).collectives[0].ranks == 257
+    few, many = (plan("no_pci", budget="quick", ranks=n, cpus=2).estimate_s for n in (2, 32))
+    # 30 s were measured with 32 ranks on two cores, 5 s with 2.
+    assert few < 6 < 15 < many < 60
+
+
+def test_every_plan_takes_three_samples_or_more() -> None:
+    for budget in ("quick", "standard", "full"):
+        for name in ("no_pci", "h100_x2_vm"):
+            p = plan(name, budget=budget, backends=("gloo",))
+            assert min(r.samples_min for r in (*p.copies, *p.collectives)) >= 3
 
 
 def test_without_gpus_gloo_between_two_processes() -> None:

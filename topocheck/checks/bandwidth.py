@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.model.base import Evidence, Finding, State
-from topocheck.model.measurement import Assessment, Measurement, Run
-from topocheck.tests_live.assess import UNSTABLE
+from topocheck.model.measurement import UNSTABLE, Assessment, Measurement, Run, unsteady
 from topocheck.tests_live.rows import size_text
+
+STEADY = f"undisturbed, and an interquartile range of at most {100 * UNSTABLE:.0f} % of the median"
 
 
 class MeasuredContext(Context, frozen=True, kw_only=True):
@@ -42,9 +43,10 @@ def subject(m: Measurement) -> str:
 
 def name(m: Measurement) -> str:
     """Return what was measured, for a title: `p2p push GPU0 to GPU1, 512 MiB`."""
-    how = "staged" if m.peer_access is False else {"source": "push", "destination": "pull"}.get(m.issuer or "", "")
     if m.kind == "collective":
-        how = "in place" if m.in_place else "out of place"
+        placed = "in place" if m.in_place else "out of place"
+        return f"{subject(m)}, {placed}, {(m.mode or '').replace('_', ' ')}, {size_text(m.size_bytes)}"
+    how = "staged" if m.peer_access is False else {"source": "push", "destination": "pull"}.get(m.issuer or "", "")
     extra = " pageable" if "pageable" in m.id else ""
     return f"{m.kind} {how}{extra} {subject(m)}, {size_text(m.size_bytes)}".replace("  ", " ")
 
@@ -60,7 +62,7 @@ def evidence(m: Measurement) -> tuple[Evidence, ...]:
 
 def judged(m: Measurement) -> bool:
     """Tell whether a measurement is right, undisturbed and steady enough to be judged."""
-    return m.verified is not False and not m.disturbed and m.spread <= UNSTABLE
+    return m.verified is not False and not unsteady(m)
 
 
 @check("bw.wrong-data", title="Copied or reduced data arrives wrong", severity=State.FAIL, reads=("topocheck bw",))
@@ -136,6 +138,7 @@ def notjudged(context: Context) -> Iterator[Finding]:
     """A row was measured while something else used the device, a clock was held back, or its samples spread too far.
 
     Looks at: NVML before, during and after each row, and the interquartile range of the samples (5 % of the median).
+    The sizes of a collective whose samples spread that far are told in one line.
 
     Why it matters: such a number says nothing about the machine, in either direction.
 
@@ -144,8 +147,9 @@ def notjudged(context: Context) -> Iterator[Finding]:
     Does not apply: to rows that are judged.
     """
     for m in measured(context).run.measurements:
-        wide = m.spread > UNSTABLE and m.unit == "GB/s"
-        if m.verified is not False and (m.disturbed or wide):
+        # The sizes of a collective are told together, below.
+        spread_far = m.spread > UNSTABLE and m.unit == "GB/s"
+        if m.verified is not False and (m.disturbed or spread_far):
             why = m.disturbed or f"samples spread over {100 * m.spread:.0f} % of the median"
             yield Finding(
                 id="bw.not-judged",
@@ -153,7 +157,25 @@ def notjudged(context: Context) -> Iterator[Finding]:
                 subject=subject(m),
                 title=f"{name(m)}: not judged: {why}",
                 evidence=evidence(m),
-                rule=f"undisturbed, and an interquartile range of at most {100 * UNSTABLE:.0f} % of the median",
+                rule=STEADY,
+                fix="repeat it on an idle machine",
+            )
+    sweeps: dict[str, list[Measurement]] = {}
+    for m in measured(context).run.measurements:
+        if m.kind == "collective" and m.verified is not False and not m.disturbed:
+            sweeps.setdefault(f"{subject(m)}, {(m.mode or '').replace('_', ' ')}", []).append(m)
+    for title, rows in sweeps.items():
+        wide = [m for m in rows if unsteady(m)]
+        if wide:
+            worst = max(wide, key=lambda m: m.spread)
+            yield Finding(
+                id="bw.not-judged",
+                state=State.NOTE,
+                subject=subject(worst),
+                title=f"{title}: unsteady in {len(wide)} of {len(rows)}: samples spread over up to "
+                f"{100 * worst.spread:.3g} % of the median",
+                evidence=evidence(worst),
+                rule=STEADY,
                 fix="repeat it on an idle machine",
             )
 

@@ -11,6 +11,7 @@ from topocheck.nccl.types import NcclView
 from topocheck.policy.types import Policy
 from topocheck.tests_live.advice import advise, gradient_example
 from topocheck.tests_live.assess import assess
+from topocheck.tests_live.baseline import count
 from topocheck.tests_live.collective_costs import busbw_factor
 from topocheck.tests_live.cost_model import fit_sweep, point_of
 from topocheck.tests_live.roads import Roads
@@ -56,8 +57,18 @@ def make_report(
     curves = [f for f in fits if f.subject.startswith("all_reduce")]
     advice = [line for f in curves for line in advise(f)]
     if training is not None:
-        advice += [line for f in curves for line in gradient_example(f, *training)]
-    return BandwidthReport(run=run, assessments=assessments, fits=fits, advice=tuple(advice), findings=tuple(findings))
+        examples = [line for f in curves for line in gradient_example(f, *training)]
+        advice += examples or [
+            "no advice for --gradients: it takes a cost model of all_reduce, from four sizes or more"
+        ]
+    return BandwidthReport(
+        run=run,
+        assessments=assessments,
+        fits=fits,
+        advice=tuple(advice),
+        findings=tuple(findings),
+        baseline=None if baseline is None else count(run, baseline, tolerance),
+    )
 
 
 def fits_of(run: Run) -> tuple[Fit, ...]:

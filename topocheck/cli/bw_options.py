@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +13,8 @@ from topocheck.model.measurement import Run
 from topocheck.policy.types import Policy
 
 if TYPE_CHECKING:
+    import typer
+
     from topocheck.tests_live.plan import Options
 
 
@@ -22,6 +25,69 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True):
     baseline: Run | None
     tolerance: float
     training: tuple[float, float] | None
+
+
+NEEDS = {
+    "--way": ("--pairs",),
+    "--rails": ("--pairs",),
+    "--seconds": ("--pairs",),
+    "--tolerance": ("--baseline",),
+    "--backward": ("--gradients",),
+}
+"""Option -> the option without which it says nothing."""
+WITH_PAIRS = {"--pairs", "--way", "--rails", "--seconds", "--strict", "--format", "--output", "--no-color", "--width"}
+NOT_WITH_PLAN = ("--save",)
+
+
+def given(ctx: typer.Context) -> set[str]:
+    """Return the options on the command line, by their long names."""
+    sources = {max(p.opts, key=len): ctx.get_parameter_source(p.name) for p in ctx.command.params if p.name}
+    # By name: typer brings click's ParameterSource along in its later versions, and needs click in its earlier ones.
+    return {option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def refuse_unused(options: set[str]) -> None:
+    """Refuse options that would be ignored: what a user asks for is done, or said not to be.
+
+    Raises:
+        InputError: one of them says nothing without, or beside, another one.
+    """
+    for option, needed in NEEDS.items():
+        if option in options and not options & set(needed):
+            raise InputError(f"{option} says nothing without {' or '.join(needed)}")
+    if "--pairs" in options and options - WITH_PAIRS:
+        raise InputError(f"{', '.join(sorted(options - WITH_PAIRS))}: not used with --pairs")
+    if "--plan" in options:
+        for option in NOT_WITH_PLAN:
+            if option in options:
+                raise InputError(f"{option}: --plan measures nothing, so there is nothing to keep")
+
+
+def check_files(save: Path | None, output: Path | None) -> None:
+    """Look whether the files to be written can be, before minutes are spent on what goes into them.
+
+    Raises:
+        InputError: one of them cannot, or both are the same.
+    """
+    for option, path in (("--save", save), ("--output", output)):
+        if path is not None:
+            common.check_writable(path, option)
+    if save is not None and output is not None and save.resolve() == output.resolve():
+        raise InputError(f"--save and --output both name {save}: give two files")
+
+
+def listed(text: str | None, option: str) -> tuple[str, ...]:
+    """Return the parts of a list by comma; empty where the option was not given.
+
+    Raises:
+        InputError: it was given, and a part of it is empty.
+    """
+    if text is None:
+        return ()
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(parts):
+        raise InputError(f"{option} {text!r:.60}: expected names or sizes by comma, none of them empty")
+    return parts
 
 
 def options(
@@ -39,19 +105,20 @@ def options(
 
     common.choose(str(rest["dtype"]), DTYPES, "--dtype")
     try:
-        parsed = tuple(sorted(parse_size(s) for s in sizes.split(","))) if sizes else ()
+        parsed = tuple(sorted({parse_size(s) for s in listed(sizes, "--sizes")}))
     except ValueError as e:
         raise InputError(f"--sizes: {e}") from None
-    named = tuple(c.strip() for x in collectives or () for c in x.split(",") if c.strip())
+    named = tuple(c for x in collectives or () for c in listed(x, "--collective"))
     if "all" in named:
         named = COLLECTIVES
+    wanted = tuple(b for x in backends or () for b in listed(x, "--backend"))
     # `--quick --collective X` and `--backend gloo` mean the collective, not the copies before it.
-    if named or backends:
+    if named or wanted:
         rest["copies"] = False
     return Options(
-        gpus=tuple(g.strip() for g in gpus.split(",") if g.strip()) if gpus else (),
-        collectives=named,
-        backends=tuple(b.strip() for x in backends or () for b in x.split(",") if b.strip()),
+        gpus=listed(gpus, "--gpus"),
+        collectives=tuple(dict.fromkeys(named)),
+        backends=tuple(dict.fromkeys(wanted)),
         sizes_bytes=parsed,
         **rest,  # type: ignore[arg-type]
     )
@@ -71,8 +138,12 @@ def training(gradients: str | None, backward_s: float) -> tuple[float, float] | 
         raise InputError(f"--backward {backward_s:g}: expected seconds above 0")
     text = gradients.strip().upper()
     try:
-        if text.endswith(("GB", "MB")) and not text.endswith("IB"):
-            return float(text[:-2]) * (1e9 if text.endswith("GB") else 1e6), backward_s
-        return float(parse_size(text)), backward_s
-    except ValueError as e:
-        raise InputError(f"--gradients: {e}") from None
+        if text.endswith(("GB", "MB")):
+            number = float(text[:-2]) * (1e9 if text.endswith("GB") else 1e6)
+        else:
+            number = float(parse_size(text))
+    except ValueError:
+        number = 0.0
+    if not 1 <= number <= 1e15:
+        raise InputError(f"--gradients {gradients.strip()[:40]!r}: expected a size above 0, such as 14GB")
+    return number, backward_s

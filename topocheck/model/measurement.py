@@ -14,6 +14,9 @@ import msgspec
 
 from topocheck.model.base import Finding, State
 
+UNSTABLE = 0.05
+"""Spread (interquartile range over median) beyond which a value is reported and not judged by its road."""
+
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
     """One row of a live test.
@@ -87,6 +90,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "f
     wall_s: float = 0.0
     notes: tuple[str, ...] = ()
     missing: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+def unsteady(m: Measurement) -> bool:
+    """Tell whether something disturbed a row or its samples spread too far to be taken by themselves."""
+    return bool(m.disturbed) or m.spread > UNSTABLE
 
 
 class NotMeasured(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +209,28 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     not_measured: tuple[NotMeasured, ...] = ()
 
 
+class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows of a run were compared with a baseline, and what came of them.
+
+    Attributes:
+        taken_at: when the baseline was.
+        tolerance: the part that may be lost.
+        kept: rows that lost no more than that.
+        slower: rows that lost more.
+        not_judged: rows that seem to have lost more, and were disturbed or too unsteady to say so.
+        new: rows of the run that the baseline does not hold.
+        absent: rows of the baseline that the run does not hold.
+    """
+
+    taken_at: str
+    tolerance: float
+    kept: int
+    slower: int
+    not_judged: int
+    new: int
+    absent: int
+
+
 class BandwidthReport(msgspec.Struct, frozen=True, kw_only=True):
     """A run and what was made of it; what `topocheck bw --format json` prints under `schema_version`."""
 
@@ -209,3 +239,4 @@ class BandwidthReport(msgspec.Struct, frozen=True, kw_only=True):
     fits: tuple[Fit, ...] = ()
     advice: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    baseline: BaselineComparison | None = None

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from topocheck.model.base import State
-from topocheck.render.bw_curves import collectives, fit_lines, size_text, sweeps
+from topocheck.model.measurement import UNSTABLE, unsteady
+from topocheck.model.units import size_text
+from topocheck.render.bw_curves import collectives, fit_lines, sweeps
 from topocheck.render.page import Page, Span, Style, clean
 from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
 
 if TYPE_CHECKING:
-    from topocheck.model.measurement import Assessment, BandwidthReport, DeviceState, Measurement
+    from topocheck.model.measurement import Assessment, BandwidthReport, BaselineComparison, DeviceState, Measurement
 
 
 def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> str:
@@ -37,6 +39,10 @@ def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> 
     _others(page, run.measurements)
     sweeps(page, run.measurements)
     collectives(page, run.measurements)
+    if any(unsteady(m) for m in run.measurements):
+        page.text(
+            f"* disturbed, or its samples spread over more than {100 * UNSTABLE:.0f} % of the median", style="dim"
+        )
     for fit in report.fits:
         fit_lines(page, fit)
     for line in report.advice:
@@ -73,7 +79,7 @@ def _cell(m: Measurement | None, by_id: dict[str, Assessment]) -> Span:
     if m.verified is False:
         return (text + " WRONG", "bold red")
     a = by_id.get(m.id)
-    mark = "*" if m.disturbed else ""
+    mark = "*" if unsteady(m) else ""
     if a is None or a.percent_of_theoretical is None:
         return (text + mark, "")
     style = STATE_STYLES.get(a.state, "") if a.state is not State.NOT_APPLICABLE else ""
@@ -132,7 +138,7 @@ def _matrices(page: Page, rows: tuple[Measurement, ...], by_id: dict[str, Assess
                     m.to_label,
                     {True: "yes", False: "no", None: ""}[m.peer_access],
                     "device" if m.kind == "latency" else "program",
-                    f"{m.median:.2f}",
+                    f"{m.median:.2f}{'*' if unsteady(m) else ''}",
                     f"{m.min:.2f}",
                 )
                 for m in latency
@@ -176,7 +182,14 @@ def _others(page: Page, rows: Iterable[Measurement]) -> None:
         page.table(
             ("what", "where", "size", "median", "least", "most"),
             [
-                (names[m.kind], m.from_label, size_text(m.size_bytes), *(f"{v:.1f}" for v in (m.median, m.min, m.max)))
+                (
+                    names[m.kind],
+                    m.from_label,
+                    size_text(m.size_bytes),
+                    f"{m.median:.1f}{'*' if unsteady(m) else ''}",
+                    f"{m.min:.1f}",
+                    f"{m.max:.1f}",
+                )
                 for m in chosen
             ],
         )
@@ -186,11 +199,11 @@ def _verdicts(page: Page, report: BandwidthReport, *, verbose: bool) -> None:
     worst = [f for f in report.findings if verbose or f.state is not State.NOTE]
     notes = [f for f in report.findings if not verbose and f.state is State.NOTE]
     if verbose:
-        page.heading("Beside what the road can carry")
         names = {m.id: f"{m.kind} {m.from_label} {m.to_label}".strip() for m in report.run.measurements}
-        for a in report.assessments:
-            if a.theoretical_gb_s is None:
-                continue
+        rated = [a for a in report.assessments if a.theoretical_gb_s is not None]
+        if rated:
+            page.heading("Beside what the road can carry")
+        for a in rated:
             page.text(clean(f"{names.get(a.measurement, a.measurement)}: {a.text}"), hang=4)
     if worst:
         page.heading("Findings")
@@ -202,11 +215,27 @@ def _verdicts(page: Page, report: BandwidthReport, *, verbose: bool) -> None:
         page.heading("Notes")
         for f in notes:
             page.text(clean(f.title), hang=2, style="dim")
-    if not worst and report.run.measurements:
-        page.blank()
-        page.text(
-            "Nothing that could be judged is below what it should be."
-            if any(a.state is State.OK for a in report.assessments)
-            else "Nothing here has a theory or a baseline to be judged by.",
-            indent=0,
-        )
+    if not report.run.measurements:
+        return
+    page.blank()
+    if report.baseline is not None:
+        page.text(_baseline_text(report.baseline), indent=0)
+    if not worst and any(a.state is State.OK for a in report.assessments):
+        page.text("Nothing that could be judged is below what it should be.", indent=0)
+    elif not worst and report.baseline is None:
+        page.text("Nothing here has a theory or a baseline to be judged by.", indent=0)
+
+
+def _baseline_text(b: BaselineComparison) -> str:
+    """Return how many rows were compared and what came of it: also of those that could not be judged."""
+    compared = b.kept + b.slower + b.not_judged
+    words = [f"{b.kept} no more than {100 * b.tolerance:.3g} % slower"]
+    words += [f"{b.slower} slower"] if b.slower else []
+    words += [f"{b.not_judged} not judged"] if b.not_judged else []
+    text = f"Beside the baseline of {clean(b.taken_at)}: {plural(compared, 'row')} compared"
+    text += f": {', '.join(words)}." if compared else "."
+    if b.new:
+        text += f" {plural(b.new, 'row')} of this run it does not hold."
+    if b.absent:
+        text += f" {plural(b.absent, 'row')} of it this run did not measure."
+    return text

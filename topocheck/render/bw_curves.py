@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from topocheck.model.measurement import unsteady
+from topocheck.model.units import size_text, time_text
 from topocheck.render.page import Page, Style, clean
 
 if TYPE_CHECKING:
@@ -12,16 +14,6 @@ if TYPE_CHECKING:
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR = 40
-
-
-def size_text(size_bytes: float) -> str:
-    """Return a size with a binary unit."""
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} GiB"
 
 
 def sweeps(page: Page, rows: Iterable[Measurement]) -> None:
@@ -48,7 +40,7 @@ def sweeps(page: Page, rows: Iterable[Measurement]) -> None:
                 (
                     size_text(size),
                     f"{m.time_us or 0:.2f}",
-                    f"{m.median:.4g}",
+                    f"{m.median:.4g}{'*' if unsteady(m) else ''}",
                     (bar(m.median / top, _bar_width(page.style)), "cyan"),
                 )
                 for size, m in sorted(by_size.items())
@@ -72,7 +64,7 @@ def collectives(page: Page, rows: Iterable[Measurement]) -> None:
             [
                 (
                     size_text(m.size_bytes),
-                    f"{m.median:.1f}",
+                    f"{m.median:.1f}{'*' if unsteady(m) else ''}",
                     f"{m.algbw_gb_s or 0:.3g}",
                     f"{m.busbw_gb_s or 0:.4g}",
                     (bar((m.busbw_gb_s or 0.0) / top, _bar_width(page.style)), "cyan"),
@@ -94,6 +86,11 @@ def bar(share: float, width: int = _BAR) -> str:
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
+def _from_to(low: float, high: float) -> str:
+    """Return an interval; one that the samples do not bound (times that hardly grow with the size) has no end."""
+    return f"{low:.4g} to {high:.4g}" if high < 1e5 else f"{low:.4g} or more"
+
+
 def fit_lines(page: Page, fit: Fit) -> None:
     """Add the cost model of one sweep."""
     page.heading(f"Cost model: {fit.subject}")
@@ -102,9 +99,9 @@ def fit_lines(page: Page, fit: Fit) -> None:
         return
     for p in ([fit.whole] if fit.whole else []) + (list(fit.pieces) if len(fit.pieces) > 1 else []):
         page.text(
-            f"{size_text(p.from_bytes)} to {size_text(p.to_bytes)}: alpha {p.alpha_us:.3g} us "
-            f"({p.alpha_low_us:.3g} to {p.alpha_high_us:.3g}), beta {p.beta_gb_s:.4g} GB/s {fit.rate} "
-            f"({p.beta_low_gb_s:.4g} to {p.beta_high_gb_s:.4g})",
+            f"{size_text(p.from_bytes)} to {size_text(p.to_bytes)}: alpha {time_text(p.alpha_us)} "
+            f"({time_text(p.alpha_low_us)} to {time_text(p.alpha_high_us)}), beta {p.beta_gb_s:.4g} GB/s {fit.rate} "
+            f"({_from_to(p.beta_low_gb_s, p.beta_high_gb_s)})",
             hang=2,
         )
     if fit.empirical_bytes:

@@ -10,10 +10,11 @@ import msgspec
 
 import topocheck
 from topocheck.model.document import SCHEMA_VERSION
-from topocheck.render.bw_curves import size_text
+from topocheck.model.units import size_text
 
 if TYPE_CHECKING:
     from topocheck.model.measurement import BandwidthReport
+    from topocheck.tests_live.rows import Plan
 
 
 def bw_json(report: BandwidthReport) -> str:
@@ -34,6 +35,7 @@ def bw_json(report: BandwidthReport) -> str:
         "measurements": run.measurements,
         "not_measured": run.not_measured,
         "assessments": report.assessments,
+        "baseline": report.baseline,
         "fits": report.fits,
         "advice": report.advice,
         "findings": report.findings,
@@ -106,3 +108,26 @@ def bw_markdown(report: BandwidthReport) -> str:
 
 def _safe(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+def plan_text(plan: Plan) -> str:
+    """Return what will be done and how long it takes, for a person."""
+    lines = [f"  {line}" for line in plan.lines()]
+    if plan.copies or plan.collectives:
+        lines.append(f"topocheck bw, {plan.budget} run: about {plan.estimate_s:.0f} s in all")
+    lines += [f"  not measured: {n.id}: {n.reason}" for n in plan.left_out]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def plan_json(plan: Plan) -> str:
+    """Return the plan as JSON: every row with its estimate in seconds, and what is left out."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "topocheck_version": topocheck.__version__,
+        "budget": plan.budget,
+        "estimate_s": round(plan.estimate_s, 1),
+        "copies": plan.copies,
+        "collectives": plan.collectives,
+        "not_measured": plan.left_out,
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from topocheck.render.bw_curves import size_text
+from topocheck.model.units import size_text
 from topocheck.render.page import Page, Style, clean
 from topocheck.render.words import plural
 

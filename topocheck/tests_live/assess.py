@@ -7,13 +7,11 @@ import msgspec
 from topocheck.knowledge.products import Efficiency, efficiency
 from topocheck.knowledge.rates import pcie_gen_gb_s
 from topocheck.model.base import Missing, State
-from topocheck.model.measurement import Assessment, DeviceState, Measurement, Run
+from topocheck.model.measurement import UNSTABLE, Assessment, DeviceState, Measurement, Run, unsteady
 from topocheck.tests_live.roads import Roads, efficiency_key, rate
 from topocheck.tests_live.rows import HOST
 from topocheck.topology.types import Hop, HopKind
 
-UNSTABLE = 0.05
-"""Spread (interquartile range over median) beyond which a value is reported and not judged."""
 COPIES = ("h2d", "d2h", "p2p", "host_both", "p2p_both")
 JUDGED_FROM_BYTES = 64 << 20
 """Smallest copy that is judged: a link's rate is reached within 1 to 2 % there (half-rate sizes are about 1 MiB)."""
@@ -181,7 +179,7 @@ def _one(m: Measurement, expected: Expected | None, roads: Roads) -> Assessment:
 def _state(m: Measurement, share: float, row: Efficiency | None) -> State:
     if m.verified is False:
         return State.FAIL
-    if row is None or m.disturbed or m.spread > UNSTABLE or not _near(m):
+    if row is None or unsteady(m) or not _near(m):
         return State.NOT_APPLICABLE
     if share >= row.pass_at_least:
         return State.OK

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import socket
@@ -19,6 +18,7 @@ from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.collectives import RankJob
 from topocheck.tests_live.loopback import LOOPBACK_STEP, loopback_problem
 from topocheck.tests_live.rank_child import LaunchJob
+from topocheck.tests_live.rank_failures import RankState, failure_text, hang_text
 from topocheck.tests_live.ranks import World
 from topocheck.tests_live.rows import CollectiveRow
 from topocheck.tests_live.shared_memory import SHM_STEP, shared_memory_problem
@@ -41,17 +41,6 @@ class Named(Protocol):
         """Name of the row."""
 
 
-class RankState(msgspec.Struct):
-    """The last word of one rank."""
-
-    pid: int = 0
-    step: int = 0
-    row: str = ""
-    call: str = "start"
-    failed: str = ""
-    finished: bool = False
-
-
 class Ranks:
     """The ranks this process looks after, and the socket they speak to."""
 
@@ -64,6 +53,7 @@ class Ranks:
         argv: Callable[[str], list[str]] | None = None,
     ) -> None:
         self.rows, self.heard = rows, heard
+        self.expected = job.local_ranks
         self.port = env.get("MASTER_PORT", "")
         self.states: dict[int, RankState] = {}
         self.settled: set[str] = set()
@@ -148,7 +138,12 @@ def run_collectives(
     local = max(r.ranks for r in rows) if world is None else 0
     job = LaunchJob(
         ranks=RankJob(
-            rows=rows, events="", local_gpus=local_gpus, local_cpus=local_cpus, timeout_s=torch_limit_s or quiet_s - 5
+            rows=rows,
+            events="",
+            local_gpus=local_gpus,
+            local_cpus=local_cpus,
+            timeout_s=torch_limit_s or quiet_s - 5,
+            world=world,
         ),
         local_ranks=local,
     )
@@ -159,9 +154,6 @@ def run_collectives(
             software.update(ranks.software)
     finally:
         ranks.close()
-
-
-KILLED_STEP = "look for who ended it in the kernel's log (dmesg: out of memory, Xid) and in the job's log"
 
 
 def environment(world: World | None) -> dict[str, str]:
@@ -212,7 +204,7 @@ def listen(ranks: Ranks, quiet_s: float, join_s: float) -> Iterator[Measurement 
                 ranks.settled.add(str(word["row"]))
                 yield NotMeasured(id=str(word["id"]), reason=str(word["reason"]))
             elif kind == "failed":
-                state.failed = str(word["reason"])
+                state.failed, state.cause = str(word["reason"]), str(word.get("cause", ""))
             elif kind == "finished":
                 state.finished = True
         if ended is not None:
@@ -220,13 +212,13 @@ def listen(ranks: Ranks, quiet_s: float, join_s: float) -> Iterator[Measurement 
         ended = ranks.launcher_word()
         limit = quiet_s if met else join_s
         if ended is None and monotonic() - last > limit:
-            reason = _hang_text(ranks.states, limit)
+            reason = hang_text(ranks.states, limit, ranks.expected)
             ranks.heard("failed", reason)
             yield from _unsettled(ranks, reason, "look at that process (its stack: py-spy dump --pid PID) and its node")
             return
     if ended["event"] == "done":
         return
-    reason, step = _failure_text(ranks, ended)
+    reason, step = failure_text(ranks, ended)
     ranks.heard("failed", reason)
     yield from _unsettled(ranks, reason, step)
 
@@ -237,72 +229,3 @@ def _unsettled(ranks: Ranks, reason: str, step: str) -> Iterator[NotMeasured]:
     for row in ranks.rows:
         if row.id not in ranks.settled or row.id in at:
             yield NotMeasured(id=row.id, reason=reason, required=True, next_step=step)
-
-
-def _hang_text(states: dict[int, RankState], limit: float) -> str:
-    if not states:
-        return f"no rank said anything within {limit:.0f} s"
-    # A rank that is stopped or dead is the cause; otherwise the one that is behind.
-    causes = [(r, s, _process_state(s.pid)) for r, s in sorted(states.items())]
-    odd = [(r, s, w) for r, s, w in causes if w]
-    if not odd:
-        behind = min(s.step for s in states.values())
-        odd = [(r, s, "") for r, s, _ in causes if s.step == behind]
-    if len(odd) == len(states) and not any(w for _, _, w in odd):
-        return f"all ranks hung in {odd[0][1].call} ({limit:.0f} s without a word)"
-    named = ", ".join(f"rank {r} (process {s.pid}{', ' + w if w else ''}) in {s.call}" for r, s, w in odd)
-    return f"hung after {limit:.0f} s without a word: {named} did not come; the others wait for it"
-
-
-def _process_state(pid: int) -> str:
-    """Return `stopped`, `asleep in the kernel` or `gone` where a process is one of these; else the empty text."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return "gone"
-    letter = text.rpartition(")")[2].split()[0]
-    return {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "asleep in the kernel", "Z": "gone"}.get(
-        letter, ""
-    )
-
-
-def _failure_text(ranks: Ranks, ended: dict[str, Any]) -> tuple[str, str]:
-    printed = ranks.process.printed(4000)
-    text = f"{ended.get('reason', '')} {printed}"
-    if "EADDRINUSE" in text or "address already in use" in text.lower():
-        return f"the port where the ranks meet{' (' + ranks.port + ')' if ranks.port else ''} is in use", (
-            "set MASTER_PORT to a free port, or end what listens there (ss -ltnp)"
-        )
-    if "No space left on device" in text:
-        return "/dev/shm or the folder for temporary files is full", SHM_STEP
-    killed = [(int(r), w) for r, w in dict(ended.get("failures") or {}).items() if w.startswith("signal")]
-    # The rank that was killed is the cause; what the others say of it ("connection closed") is not.
-    by_hand = [(r, w) for r, w in killed if w != "signal 15"] or killed
-    if by_hand:
-        r, w = by_hand[0]
-        state = ranks.states.get(r, RankState())
-        name = _signal_name(w)
-        return f"rank {r} (process {state.pid}) was ended by {name} in {state.call}", KILLED_STEP
-    # Where the others complain of a lost connection, the one that went without a word is the cause.
-    lost = any(w in s.failed.lower() for s in ranks.states.values() for w in ("closed", "reset", "remote", "peer"))
-    silent = [(r, s) for r, s in sorted(ranks.states.items()) if not s.failed and not s.finished]
-    if lost and silent:
-        r, s = silent[0]
-        return f"rank {r} (process {s.pid}) ended without a word in {s.call}", KILLED_STEP
-    for r, s in sorted(ranks.states.items(), key=lambda item: item[1].step):
-        if s.failed:
-            return f"rank {r} failed in {s.call}: {s.failed}", "run the same again with TORCH_DISTRIBUTED_DEBUG=DETAIL"
-    reason = str(ended.get("reason") or "")
-    if not reason:
-        said = [line for line in printed.splitlines() if any(map(str.isalnum, line))] or ["it said nothing"]
-        last = ([line for line in said if "Error: " in line] or said)[-1]
-        reason = f"the ranks' launcher ended with status {ranks.process.process.poll()} ({last[:200]})"
-    return reason, ""
-
-
-def _signal_name(text: str) -> str:
-    import signal
-
-    with contextlib.suppress(ValueError, IndexError):
-        return signal.Signals(int(text.split()[1])).name
-    return text

@@ -12,10 +12,15 @@ from typing import Any
 
 import msgspec
 
+from topocheck.tests_live.rows import size_text
+
 PERIOD = 1021
-DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8")
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}
+DTYPES = tuple(DTYPE_BYTES)
 ALIGN = 16
 """Bytes to which each rank's part is rounded down, as nccl-tests does."""
+SPLIT = ("all_gather", "reduce_scatter", "all_to_all")
+"""Collectives whose size is that of all ranks' parts together."""
 
 
 class Op(msgspec.Struct, kw_only=True):
@@ -35,6 +40,17 @@ class Op(msgspec.Struct, kw_only=True):
     call: Callable[[], Any]
     reset: Callable[[], None]
     wrong: Callable[[], int]
+
+
+def elements(collective: str, size_bytes: int, ranks: int, width: int) -> tuple[int, int]:
+    """Return (elements of one rank's part, elements in all) of a collective of `size_bytes` as nccl-tests counts them.
+
+    Parts are rounded down to ALIGN bytes where they are larger; 0 where not even one element fits.
+    """
+    split = collective in SPLIT
+    part_bytes = size_bytes // ranks if split else size_bytes
+    part = part_bytes // ALIGN * ALIGN // width or part_bytes // width
+    return part, part * ranks if split else part
 
 
 def values(torch: Any, rank: int, first: int, count: int, dtype: Any, device: Any) -> Any:
@@ -76,13 +92,10 @@ def make(
         ValueError: the size holds no element per rank.
     """
     dist, dtype = torch.distributed, getattr(torch, dtype_name)
-    width = torch.empty(0, dtype=dtype).element_size()
-    split = collective in ("all_gather", "reduce_scatter", "all_to_all")
-    part_bytes = size_bytes // ranks if split else size_bytes
-    part = part_bytes // ALIGN * ALIGN // width or part_bytes // width
+    width = DTYPE_BYTES[dtype_name]
+    part, count = elements(collective, size_bytes, ranks, width)
     if part < 1:
-        raise ValueError(f"{size_bytes} bytes are less than one {dtype_name} for each of {ranks} ranks")
-    count = part * ranks if split else part
+        raise ValueError(f"{size_text(size_bytes)} is less than one {dtype_name} for each of {ranks} ranks")
     ranks_of = torch.distributed.get_process_group_ranks(group)
 
     def mine(n: int) -> Any:

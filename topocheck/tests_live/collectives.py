@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import socket
 import traceback
 from datetime import timedelta
@@ -19,8 +20,12 @@ import msgspec
 from topocheck.tests_live.nccl_timing import DIRECT_MODES, DirectNccl, connect
 from topocheck.tests_live.pages import on_cpus
 from topocheck.tests_live.rank_sweep import Sweep
+from topocheck.tests_live.ranks import LaunchError, World
+from topocheck.tests_live.roll_call import LAST_WORD_S, RollCall, lost, within
 from topocheck.tests_live.rows import CollectiveRow
 
+STEPS_OF_A_SWEEP = 1_000_000
+"""More than a sweep has."""
 PATIENCE_S = 30.0
 """How much longer than torch's limit a rank waits for NCCL itself: the parent's verdict, which names the rank that is
 behind, comes first."""
@@ -34,6 +39,7 @@ class RankJob(msgspec.Struct, frozen=True, kw_only=True):
         local_gpus: address of the GPU of each local rank; empty where no GPU takes part.
         local_cpus: kernel list of CPUs for each local rank; empty texts where nothing is known.
         timeout_s: after which a collective that does not come back is given up by torch itself.
+        world: the place of this rank among those of a launcher; None where all ranks are started and heard here.
     """
 
     rows: tuple[CollectiveRow, ...]
@@ -41,6 +47,7 @@ class RankJob(msgspec.Struct, frozen=True, kw_only=True):
     local_gpus: tuple[str, ...] = ()
     local_cpus: tuple[str, ...] = ()
     timeout_s: float = 60.0
+    world: World | None = None
 
 
 class Events:
@@ -51,6 +58,7 @@ class Events:
         self._path = path
         self.rank = rank
         self.step = 0
+        self.row = ""
 
     def send(self, event: str, **fields: Any) -> None:
         """Send one event; a parent that is gone ends the rank."""
@@ -60,9 +68,14 @@ class Events:
         except (FileNotFoundError, ConnectionRefusedError):
             os._exit(1)
 
-    def at(self, row: str, call: str) -> None:
-        """Say which call comes next; steps are counted alike on all ranks, so the one behind is known."""
-        self.step += 1
+    def at(self, row: str, call: str, after_sweep: int = 0) -> None:
+        """Say which call comes next; steps are counted alike on all ranks, so the one behind is known.
+
+        `after_sweep` is the number of the sweep that is done, from 1: ranks that had no part in it are level there with
+        those that had.
+        """
+        self.step = max(self.step + 1, after_sweep * STEPS_OF_A_SWEEP)
+        self.row = row
         self.send("at", row=row, call=call, step=self.step)
 
 
@@ -75,6 +88,7 @@ class Rank:
         self.torch: Any = None
         self.direct: dict[tuple[int, ...], tuple[DirectNccl | None, str]] = {}
         self.device: Any = None
+        self.roll: RollCall | None = None
 
     def join(self) -> None:
         """Import torch, take the device, meet the others."""
@@ -87,8 +101,18 @@ class Rank:
             self.events.at("", f"torch.cuda.set_device({self.local_rank})")
             self.device = self._gpu(self.job.local_gpus[self.local_rank])
             torch.cuda.set_device(self.device)
-        self.events.at("", "init_process_group")
-        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=self.job.timeout_s))
+        limit = timedelta(seconds=self.job.timeout_s)
+        if self.job.world is None:
+            self.events.at("", "init_process_group")
+            torch.distributed.init_process_group("gloo", timeout=limit)
+        else:
+            self.events.at("", "meeting of all ranks")
+            self.roll = RollCall(torch, self.job.world, self.job.timeout_s)
+            self.roll.wait_for_all(self.job.timeout_s)
+            self.events.at("", "init_process_group")
+            torch.distributed.init_process_group(
+                "gloo", timeout=limit, store=self.roll.store, rank=self.rank, world_size=self.size
+            )
         software = {"torch": str(torch.__version__)}
         if self.device is not None:
             software["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
@@ -122,6 +146,7 @@ class Rank:
                 measured[key] = dist.new_group(list(range(row.ranks)), timeout=limit, backend=row.backend)
             if row.backend == "nccl" and any(m in DIRECT_MODES for m in row.modes):
                 self._connect(row, control[row.ranks])
+        done = 0
         for graphs in (False, True):
             for row in self.job.rows:
                 modes = tuple(m for m in row.modes if (m == "graph") == graphs)
@@ -143,7 +168,8 @@ class Rank:
                         no_direct=no_direct,
                     )
                     sweep.run(modes)
-                self.events.at(row.id, "barrier after the sweep")
+                done += 1
+                self.events.at(row.id, "barrier after the sweep", after_sweep=done)
                 dist.barrier()
 
     def _connect(self, row: CollectiveRow, control: Any) -> None:
@@ -170,11 +196,30 @@ class Rank:
             if direct is not None:
                 direct.communicator.destroy()
 
+    def cause(self, error: Exception, text: str) -> str:
+        """Return which of the launcher's ranks is the cause of an error; the empty text where that is not known."""
+        if isinstance(error, LaunchError):
+            return text
+        if self.roll is None:
+            return ""
+        roll, reason = self.roll, f"{type(error).__name__}: {text}"
+        if lost(reason):
+            self.events.at(self.events.row, "asking the other ranks")
+        said = within(2 * LAST_WORD_S, lambda: roll.cause(reason, self._let_go))
+        return "rank 0, who holds the place where the ranks meet, no longer answers" if said is None else said
+
+    def _let_go(self) -> None:
+        """Close the connections to the other ranks."""
+        self.abort()
+        self.torch.distributed.destroy_process_group()
+        gc.collect()
+
     def abort(self) -> None:
         """End what NCCL still does on the device."""
-        for direct, _ in self.direct.values():
-            if direct is not None:
-                direct.communicator.abort()
+        direct, self.direct = self.direct, {}
+        for one, _ in direct.values():
+            if one is not None:
+                one.communicator.abort()
 
 
 def rank_work(job: RankJob, rank: int, size: int, local_rank: int) -> None:
@@ -193,9 +238,12 @@ def rank_work(job: RankJob, rank: int, size: int, local_rank: int) -> None:
             me.events.at("", "destroy_process_group")
             me.torch.distributed.destroy_process_group()
         except Exception as e:
-            text = str(e).splitlines()[0][:300] if str(e) else ""
-            me.events.send("failed", reason=f"{type(e).__name__}: {text}")
-            traceback.clear_frames(e.__traceback__)  # they may hold a graph, and it the communicator
+            # Gloo puts the line of its source in front: [buffer.cc:72] Timed out waiting ...
+            text = re.sub(r"^\[[^\]]*\] ", "", str(e)).partition("\n")[0].partition(" This is typically")[0][:300]
+            # Its frames hold the groups, perhaps a graph, and that the communicator: none could be closed.
+            traceback.clear_frames(e.__traceback__)
+            e.__traceback__ = None
+            me.events.send("failed", reason=f"{type(e).__name__}: {text}", cause=me.cause(e, text))
             me.abort()
             raise
     me.events.send("finished")

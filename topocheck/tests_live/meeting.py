@@ -13,7 +13,7 @@ from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
 
-from topocheck.tests_live.ranks import LaunchError, World, meet
+from topocheck.tests_live.ranks import LaunchError, World, listens_here, ready
 
 POLL_S = 0.02
 
@@ -50,25 +50,27 @@ class Meeting:
         Raises:
             LaunchError: torch is not there, or rank 0 cannot listen or be reached.
         """
-        self.world = world = meet(world)
-        # c10d warns of every address without a name, on every rank.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        self.world = world = ready(world)
+        # c10d warns of every address without a name, and prints a stack for every connection that fails.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
         try:
             from torch.distributed import TCPStore
         except ImportError as e:
             raise LaunchError(
                 f"ranks meet through torch, which is not here ({e}): pip install 'topocheck-gpu[bw]'"
             ) from None
-        # Under torchrun the agent already listens there.
-        listens = world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         where = f"{world.address}:{world.port}"
         try:
             self._store: Any = TCPStore(
-                world.address, world.port, world.size, listens, timedelta(seconds=deadline_s), wait_for_workers=False
+                world.address,
+                world.port,
+                world.size,
+                listens_here(world),
+                timedelta(seconds=deadline_s),
+                wait_for_workers=False,
             )
         except Exception as e:  # noqa: BLE001 - raises DistNetworkError, RuntimeError or ValueError by torch's version
-            why = "is taken on this host: set MASTER_PORT to a free one" if listens else "cannot be reached"
-            raise LaunchError(f"rank {world.rank}: {where} {why} ({str(e).splitlines()[0][:160]})") from None
+            raise LaunchError(f"rank {world.rank}: {where} cannot be reached ({_first(e)})") from None
         self.where = where
 
     def put(self, key: str, value: bytes) -> None:
@@ -91,25 +93,13 @@ class Meeting:
         end = monotonic() + wait_s
         name = f"topocheck/{key}"
         try:
-            while not self._there(name):
+            while not is_set(self._store, name):
                 if monotonic() >= end:
                     return None
                 sleep(POLL_S)
             return bytes(self._store.get(name))
         except Exception as e:  # noqa: BLE001 - see above
             raise LaunchError(f"rank {self.world.rank}: lost rank 0 at {self.where} ({_first(e)})") from None
-
-    def _there(self, name: str) -> bool:
-        if hasattr(self._store, "check"):
-            return bool(self._store.check([name]))
-        # Older torch: a short wait, which raises where the key is not there.
-        try:
-            self._store.wait([name], timedelta(milliseconds=50))
-        except Exception as e:
-            if "imeout" in str(e) or "timed out" in str(e).lower():
-                return False
-            raise
-        return True
 
     def claim(self, key: str) -> bool:
         """Tell whether this rank is the first to claim a key."""
@@ -128,6 +118,20 @@ class Meeting:
                 s.connect(to)
                 return str(s.getsockname()[0])
         return socket.gethostbyname(socket.gethostname())
+
+
+def is_set(store: Any, key: str) -> bool:
+    """Tell whether somebody set a key of a store of torch's."""
+    if hasattr(store, "check"):
+        return bool(store.check([key]))
+    # Older torch: a short wait, which raises where the key is not there.
+    try:
+        store.wait([key], timedelta(milliseconds=50))
+    except Exception as e:
+        if "imeout" in str(e) or "timed out" in str(e).lower():
+            return False
+        raise
+    return True
 
 
 def _first(error: Exception) -> str:

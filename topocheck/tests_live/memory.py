@@ -7,6 +7,16 @@ from topocheck.topology.types import Gpu
 MIB = 1 << 20
 
 
+def free_bytes(gpus: tuple[Gpu, ...]) -> int | None:
+    """Return the free memory of the GPU that has the least of it; None where that is not known of any."""
+    free = [
+        g.nvml.memory_total_bytes - g.nvml.memory_used_bytes
+        for g in gpus
+        if g.nvml and isinstance(g.nvml.memory_total_bytes, int) and isinstance(g.nvml.memory_used_bytes, int)
+    ]
+    return min(free, default=None)
+
+
 def fit_size(size_bytes: int, gpus: tuple[Gpu, ...], host_available_bytes: int | None, buffers: int = 2) -> int:
     """Return the largest halving of `size_bytes`, down to 16 MiB, that leaves devices and host enough memory.
 
@@ -15,11 +25,9 @@ def fit_size(size_bytes: int, gpus: tuple[Gpu, ...], host_available_bytes: int |
     """
 
     def fits(size: int) -> bool:
-        for g in gpus:
-            total = g.nvml.memory_total_bytes if g.nvml else None
-            used = g.nvml.memory_used_bytes if g.nvml else None
-            if isinstance(total, int) and isinstance(used, int) and size * buffers > (total - used) // 4:
-                return False
+        free = free_bytes(gpus)
+        if free is not None and size * buffers > free // 4:
+            return False
         return host_available_bytes is None or size * buffers <= min(1 << 30, host_available_bytes // 10)
 
     size = size_bytes

@@ -16,6 +16,7 @@ import msgspec
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.collect import run_collectives
 from topocheck.tests_live.collective_costs import busbw_factor
+from topocheck.tests_live.collective_ops import elements
 from topocheck.tests_live.collectives import Events
 from topocheck.tests_live.ranks import World
 from topocheck.tests_live.rows import CollectiveRow
@@ -31,7 +32,7 @@ def run_mpi(
 ) -> Iterator[Measurement | NotMeasured]:
     """Run sweeps over MPI and yield what comes of them."""
     if why := mpi_problem(world):
-        yield from (NotMeasured(id=r.id, reason=why) for r in rows)
+        yield from (NotMeasured(id=r.id, reason=why, required=True) for r in rows)
         return
 
     def argv(job: str) -> list[str]:
@@ -83,9 +84,7 @@ class MpiSweep:
         """Return (one call, count of wrong elements, bytes as nccl-tests counts them)."""
         np, comm, n, me, name = self.numpy, self.comm, self.n, self.me, self.row.collective
         width = np.dtype(self.row.dtype).itemsize
-        split = name in ("all_gather", "reduce_scatter", "all_to_all")
-        part = max(1, (size // n if split else size) // 16 * 16 // width)
-        count = part * n if split else part
+        part, count = elements(name, size, n, width)
         mine = _values(np, me, 0, part if name == "all_gather" else count, self.row.dtype)
         total = sum(_values(np, r, 0, count, self.row.dtype) for r in range(n))
         got = np.zeros(count if name != "reduce_scatter" else part, self.row.dtype)
@@ -186,7 +185,11 @@ def main() -> None:
     events = Events(job.ranks.events, comm.rank)
     version = MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
     events.send("ready", software={"mpi": version[:80]}, host=MPI.Get_processor_name())
-    run_sweeps(job.ranks.rows, comm, events)
+    try:
+        run_sweeps(job.ranks.rows, comm, events)
+    except Exception as e:  # noqa: BLE001 - whatever MPI or numpy raises must reach the parent as words
+        events.send("failed", reason=f"{type(e).__name__}: {str(e).partition(chr(10))[0][:300]}")
+        comm.Abort(1)  # the others would wait for this rank for ever
     events.send("finished")
 
 

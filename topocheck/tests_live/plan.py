@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from topocheck.model.measurement import NotMeasured
 from topocheck.tests_live.memory import MIB, fit_size
+from topocheck.tests_live.plan_collectives import START_RANK_S, collective_rows
 from topocheck.tests_live.plan_collectives import START_S as RANKS_START_S
-from topocheck.tests_live.plan_collectives import collective_rows
 from topocheck.tests_live.row_maker import RowMaker
-from topocheck.tests_live.rows import HOST, CopyRow, Plan, Transfer
+from topocheck.tests_live.rows import HOST, CopyRow, Plan, Transfer, size_text
 from topocheck.topology.types import Gpu, Topology
 
 START_S = {"driver": 1.0, "staged": 1.0, "torch": 7.0, "host": 0.3}
@@ -28,6 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         engine: driver, torch or both.
         torch_available: whether torch is installed (found, not imported).
         host_available_bytes: memory the host can spare; None where it is not known.
+        cpus: how many CPUs the ranks may run on; None where it is not known.
         joined: a launcher started the ranks, which may be on many nodes; each has a GPU of its own node.
     """
 
@@ -48,6 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     torch_available: bool = True
     driver_available: bool = True
     host_available_bytes: int | None = None
+    cpus: int | None = None
     joined: bool = False
 
 
@@ -96,20 +99,20 @@ def make_plan(topology: Topology, options: Options) -> Plan:
         ValueError: an option that fits nothing on this machine.
     """
     gpus = choose_gpus(topology, options.gpus)
-    left_out: list[tuple[str, str]] = []
+    left_out = _no_gpu(gpus, options)
     ready: list[Gpu] = []
     for g in gpus:
         if not g.on_bus:
-            left_out.append((g.label, f"{g.address} is lost from the bus; nothing was measured on it"))
+            reason = f"{g.address} is lost from the bus; nothing was measured on it"
+            left_out.append(NotMeasured(id=g.label, reason=reason))
         else:
             ready.append(g)
     copies: list[CopyRow] = []
     if options.copies and ready and options.driver_available:
         copies = _copy_rows(topology, tuple(ready), options, left_out)
     elif options.copies and ready:
-        left_out.append(
-            ("copies", "cuda-bindings is not installed: pip install 'topocheck-gpu[bw]', or --engine torch")
-        )
+        reason = "cuda-bindings is not installed: pip install 'topocheck-gpu[bw]', or --engine torch"
+        left_out.append(NotMeasured(id="copies", reason=reason, required=True))
     elif options.copies and options.budget != "quick" and not options.collectives:
         copies = _host_rows(options)
     collectives = collective_rows(tuple(ready), options, left_out)
@@ -117,6 +120,8 @@ def make_plan(topology: Topology, options: Options) -> Plan:
     estimate = sum(r.estimate_s for r in copies) + sum(START_S[g] for g in started)
     estimate += sum(c.estimate_s for c in collectives)
     estimate += sum(RANKS_START_S[b] for b in {c.backend for c in collectives})
+    if not options.joined and options.cpus is not None:
+        estimate += START_RANK_S * max(0, max((c.ranks for c in collectives), default=0) - options.cpus)
     return Plan(
         copies=tuple(copies),
         collectives=tuple(collectives),
@@ -126,12 +131,29 @@ def make_plan(topology: Topology, options: Options) -> Plan:
     )
 
 
+def _no_gpu(gpus: tuple[Gpu, ...], options: Options) -> list[NotMeasured]:
+    """Return what was asked for of GPUs on a machine that has none."""
+    asked = {
+        "--all-pairs": options.all_pairs,
+        "--staged": options.staged,
+        "--pageable": options.pageable,
+        "--worst-node": options.worst_node,
+        f"--engine {options.engine}": options.engine != "driver",
+    }
+    reason = "no NVIDIA GPU was found on this machine"
+    return [NotMeasured(id=o, reason=reason, required=True) for o, given in asked.items() if given and not gpus]
+
+
 def _copy_rows(
-    topology: Topology, gpus: tuple[Gpu, ...], options: Options, left_out: list[tuple[str, str]]
+    topology: Topology, gpus: tuple[Gpu, ...], options: Options, left_out: list[NotMeasured]
 ) -> list[CopyRow]:
     quick, full = options.budget == "quick", options.budget == "full"
     size = options.sizes_bytes[-1] if options.sizes_bytes else (128 if quick else 512) * MIB
-    size = fit_size(size, gpus, options.host_available_bytes)
+    fits = fit_size(size, gpus, options.host_available_bytes)
+    if options.sizes_bytes and fits < size:
+        reason = f"memory allows {size_text(fits)}, which is measured instead"
+        left_out.append(NotMeasured(id=f"copies of {size_text(size)}", reason=reason, required=True))
+    size = fits
     make = RowMaker(topology, options, size)
     rows: list[CopyRow] = []
     for group in {"driver": ("driver",), "torch": ("torch",), "both": ("driver", "torch")}[options.engine]:
@@ -166,7 +188,7 @@ def _copy_rows(
         kept.setdefault(row.id, row)
     split = [g for g in gpus if g.nvml is not None and g.nvml.mig_current is True]
     why = "MIG is on: instances have no P2P, so only copies with the host are measured"
-    left_out += [(g.label, why) for g in split]
+    left_out += [NotMeasured(id=g.label, reason=why) for g in split]
     no_p2p = {g.address for g in split}
     return [
         r

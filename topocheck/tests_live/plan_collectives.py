@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from topocheck.tests_live.rows import CollectiveRow
+from topocheck.model.measurement import NotMeasured
+from topocheck.tests_live.collective_ops import DTYPE_BYTES, SPLIT, elements
+from topocheck.tests_live.memory import free_bytes
+from topocheck.tests_live.rows import CollectiveRow, size_text
 from topocheck.topology.types import Gpu
 
 if TYPE_CHECKING:
     from topocheck.tests_live.plan import Options
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv")
+NOT_IN_MPI = ("float16", "bfloat16")
+"""Types of 16-bit numbers: the MPI standard names none, and mpi4py takes none."""
 BACKENDS = ("nccl", "gloo", "mpi")
 START_S = {"nccl": 9.0, "gloo": 3.0, "mpi": 1.0}
 """Seconds until ranks can talk: import of torch, contexts and the communicator."""
+
+CROWDED_CALL_S = 3e-3
+"""Seconds of a small call per rank where ranks share cores: 24 ms with 8 ranks on two cores, 100 ms with 32."""
+START_RANK_S = 0.2
+"""Seconds that each further rank adds to the start, where ranks are started here and share cores."""
+LOCAL_RANKS_MOST = 256
+"""Every rank is a process with a connection to each other one: with more, a usual limit of open files (1024) and of
+memory (some 100 MB a rank) is near, and what is measured is the scheduler."""
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -33,7 +46,7 @@ def group_sizes(ranks: int) -> list[int]:
     return [n for n in (2, 4, 8) if n < ranks] + [ranks]
 
 
-def collective_rows(gpus: tuple[Gpu, ...], options: Options, left_out: list[tuple[str, str]]) -> list[CollectiveRow]:
+def collective_rows(gpus: tuple[Gpu, ...], options: Options, left_out: list[NotMeasured]) -> list[CollectiveRow]:
     """Return the sweeps; what cannot be planned is appended to `left_out` with the reason.
 
     Raises:
@@ -47,6 +60,11 @@ def collective_rows(gpus: tuple[Gpu, ...], options: Options, left_out: list[tupl
             raise ValueError(f"no backend is called {name!r}; there are: {', '.join(BACKENDS)}")
     if options.ranks is not None and options.ranks < 2:
         raise ValueError("a collective needs at least 2 ranks: --ranks 2")
+    if options.ranks is not None and options.ranks > LOCAL_RANKS_MOST and not options.joined:
+        raise ValueError(
+            f"--ranks {options.ranks}: at most {LOCAL_RANKS_MOST} are started on one node; for more start topocheck "
+            "as that many ranks with srun, torchrun or mpirun"
+        )
     backends = options.backends or (("nccl",) if gpus else ("gloo",))
     wanted = options.collectives
     if not wanted:
@@ -56,31 +74,69 @@ def collective_rows(gpus: tuple[Gpu, ...], options: Options, left_out: list[tupl
         four = ("all_reduce", "all_gather", "reduce_scatter", "send_recv")
         standard = four if gpus and not quick else ("all_reduce",)
         wanted = COLLECTIVES if options.budget == "full" else standard
+    if options.allocator != "torch" and "nccl" not in backends:
+        reason = "it is for the buffers of NCCL, over which nothing is measured here"
+        left_out.append(NotMeasured(id=f"--allocator {options.allocator}", reason=reason, required=True))
     rows: list[CollectiveRow] = []
     for backend in backends:
         why = _cannot(backend, gpus, options)
         if why:
-            left_out.append((f"collectives over {backend}", why))
+            asked = backend in options.backends or bool(options.collectives)
+            left_out.append(NotMeasured(id=f"collectives over {backend}", reason=why, required=asked))
             continue
         ranks = options.ranks or (len(gpus) if backend == "nccl" else max(2, min(len(gpus), 8)))
         several = backend == "nccl" and options.budget != "quick" and not options.joined
         for n in group_sizes(ranks) if several else [ranks]:
-            rows += [_row(name, backend, n, gpus, options) for name in wanted]
+            for name in wanted:
+                _refuse_sizes(name, backend, n, gpus, options)
+                rows.append(_row(name, backend, n, gpus, options))
     return rows
 
 
+def _refuse_sizes(name: str, backend: str, ranks: int, gpus: tuple[Gpu, ...], options: Options) -> None:
+    """Refuse sizes asked for of which nothing can be measured; the largest may be held several times in memory.
+
+    Raises:
+        ValueError: one holds no element, or is too large for the memory that is free.
+    """
+    if not options.sizes_bytes:
+        return
+    least, most = options.sizes_bytes[0], options.sizes_bytes[-1]
+    width = DTYPE_BYTES[options.dtype]
+    if elements(name, least, ranks, width)[0] < 1:
+        need = width * (ranks if name in SPLIT else 1)
+        raise ValueError(
+            f"--sizes: {size_text(least)} holds no {options.dtype} for each rank: {name} of {ranks} ranks needs "
+            f"{size_text(need)} or more"
+        )
+    if backend == "nccl":
+        need, free, where = 3 * most, free_bytes(gpus), "the fullest GPU"
+    else:
+        # Where a launcher started the ranks it is not known how many are on this node: one at least.
+        need, free, where = 4 * most * (1 if options.joined else ranks), options.host_available_bytes, "this host"
+    if free is not None and need > free:
+        raise ValueError(
+            f"--sizes: {name} of {size_text(most)} over {backend} needs about {size_text(need)} of memory (buffers "
+            f"and what they are compared with); {where} has {size_text(free)} free"
+        )
+
+
 def _cannot(backend: str, gpus: tuple[Gpu, ...], options: Options) -> str:
+    if backend == "mpi" and options.dtype in NOT_IN_MPI:
+        return f"MPI has no type {options.dtype}: take another --dtype, or gloo or nccl"
     if backend in ("nccl", "gloo") and not options.torch_available:
         return "torch is not installed: pip install 'topocheck-gpu[bw]'"
     if backend == "nccl":
         if any(g.nvml is not None and g.nvml.mig_current is True for g in gpus):
             return "MIG is on, and NCCL takes no two instances of one GPU"
-        need = 1 if options.joined else options.ranks or 2
-        if options.joined and gpus:
+        if not gpus:
+            return "NCCL needs one GPU for each rank, and no NVIDIA GPU was found here; gloo and mpi need none"
+        if options.joined:
             return ""
-        if len(gpus) < max(2, need):
+        need = options.ranks or 2
+        if len(gpus) < need:
             have = f"{len(gpus)} GPU" + ("" if len(gpus) == 1 else "s")
-            return f"NCCL needs one GPU for each rank: {have} here, {max(2, need)} needed (busbw of one rank is 0)"
+            return f"NCCL needs one GPU for each rank: {have} here, {need} needed"
     return ""
 
 
@@ -95,11 +151,14 @@ def _row(name: str, backend: str, ranks: int, gpus: tuple[Gpu, ...], options: Op
     elif not quick:
         modes = ("back_to_back", "one_at_a_time")
     samples, budget_s = (3, 0.3) if quick else (7, 1.5)
-    call_s = 4e-5 if backend == "nccl" else 5e-4
+    crowded = backend != "nccl" and not options.joined and options.cpus is not None and ranks > options.cpus
+    call_s = 4e-5 if backend == "nccl" else CROWDED_CALL_S * ranks if crowded else 5e-4
     seconds = 0.0
     for s in sizes:
-        one = (200 if s <= 64 * KIB else 20) * (call_s + s / rate / 1e9)
-        seconds += 0.05 + len(modes) * (min(samples * one, budget_s + one) + 7 * s / rate / 1e9)
+        call = call_s + s / rate / 1e9
+        # As many calls as a sample takes (rank_sweep.py), and some ten for warming up and comparing.
+        one = min(200 if s <= 64 * KIB else 20, max(4, 0.5 / call)) * call
+        seconds += 0.05 + len(modes) * (min(samples * one, budget_s + one) + 10 * call)
     # Where a launcher spread the ranks, only this node's GPUs are known: local rank i takes GPU i.
     members = tuple(g.address for g in gpus[:ranks]) if backend == "nccl" else ()
     allocator = options.allocator if backend == "nccl" else "torch"
@@ -113,7 +172,7 @@ def _row(name: str, backend: str, ranks: int, gpus: tuple[Gpu, ...], options: Op
         sizes_bytes=tuple(sorted(sizes)),
         dtype=options.dtype,
         modes=modes,
-        samples_min=2 if quick else 3,
+        samples_min=3,
         samples_max=samples,
         budget_s=budget_s,
         estimate_s=round(seconds, 1),

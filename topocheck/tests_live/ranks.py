@@ -5,6 +5,7 @@ torchrun, srun and mpirun tell a process its rank by its environment; nothing he
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -152,6 +153,45 @@ def meet(world: World) -> World:
     raise LaunchError(f"{world.launcher} does not say where rank 0 is: {how}")
 
 
+def ready(world: World) -> World:
+    """Return the world with a place to meet that this rank can use, as far as can be seen before it is used.
+
+    Raises:
+        LaunchError: the place cannot be known, its name means nothing here, or rank 0 cannot listen there.
+    """
+    world = meet(world)
+    problem = meeting_problem(world, listens=listens_here(world))
+    if problem:
+        raise LaunchError(f"rank {world.rank}: {problem}")
+    return world
+
+
+def listens_here(world: World) -> bool:
+    """Tell whether this process holds the store; under torchrun the agent already does."""
+    return world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def meeting_problem(world: World, *, listens: bool) -> str:
+    """Return why ranks cannot meet at an address and port, or the empty text: an unknown name, a port in use."""
+    if not 0 < world.port < 1 << 16:
+        return f"MASTER_PORT={world.port} is no port: expected 1 to 65535"
+    try:
+        socket.getaddrinfo(world.address, world.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as e:
+        why = (e.strerror if isinstance(e, OSError) else "") or "no host name"
+        return f"rank 0's host {world.address!r} cannot be found ({why}): set MASTER_ADDR to a name or address of it"
+    if listens:
+        try:
+            with socket.socket() as s:
+                # As the store does: a port that an earlier run has just left is free.
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                s.bind(("", world.port))
+        except OSError as e:
+            what = "is in use" if e.errno == errno.EADDRINUSE else f"cannot be listened on ({e.strerror})"
+            return f"port {world.port} {what} on this host: set MASTER_PORT to a free one (ss -ltnp shows who listens)"
+    return ""
+
+
 def free_port() -> int:
     """Return a port of the loopback interface that nothing listens on."""
     with socket.socket() as s:
@@ -177,27 +217,26 @@ def gather(payload: bytes, world: World, deadline_s: float = 60.0) -> Gathered |
     """
     from datetime import timedelta
 
-    world = meet(world)
+    world = ready(world)
+    # torch prints a stack to standard error for every connection that fails.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         from torch.distributed import TCPStore
     except ImportError as e:
         raise LaunchError(f"gathering from ranks needs torch ({e}): pip install 'topocheck-gpu[bw]'") from None
     where = f"{world.address}:{world.port}"
-    # Under torchrun the agent already listens there.
-    listens = world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     begun = monotonic()
     try:
         store = TCPStore(
             world.address,
             world.port,
             world.size,
-            listens,
+            listens_here(world),
             timedelta(seconds=deadline_s),
             wait_for_workers=False,
         )
     except Exception as e:  # noqa: BLE001 - torch's store raises DistNetworkError, RuntimeError or ValueError by version
-        why = "is taken on this host: set MASTER_PORT to a free one" if listens else "cannot be reached"
-        raise LaunchError(f"rank {world.rank}: {where} {why} ({str(e).splitlines()[0][:160]})") from None
+        raise LaunchError(f"rank {world.rank}: {where} cannot be reached ({str(e).splitlines()[0][:160]})") from None
     try:
         store.set(f"topocheck/{world.rank}", payload)
     except Exception as e:  # noqa: BLE001 - see above

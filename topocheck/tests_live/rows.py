@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from topocheck.model.measurement import NotMeasured
+from topocheck.model.units import size_text as size_text
+
 HOST = "host"
 """Name of the node's own memory where a row names an endpoint."""
 
@@ -78,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     copies: tuple[CopyRow, ...] = ()
     collectives: tuple[CollectiveRow, ...] = ()
-    left_out: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[NotMeasured, ...] = ()
     estimate_s: float = 0.0
     budget: str = "standard"
 
@@ -93,11 +96,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             number = f"{len(rows)} row{'s' if len(rows) > 1 else ''}"
             out.append(f"{KINDS.get(kind, kind)} ({group}), {size_text(size)}: {number}, about {seconds:.1f} s")
         for c in self.collectives:
-            sizes = f"{size_text(c.sizes_bytes[0])} to {size_text(c.sizes_bytes[-1])}"
-            out.append(
-                f"{c.collective} over {c.backend}, {c.ranks} ranks, {len(c.sizes_bytes)} sizes {sizes}: "
-                f"about {c.estimate_s:.1f} s"
-            )
+            sizes = size_text(c.sizes_bytes[0])
+            if len(c.sizes_bytes) > 1:
+                sizes = f"{len(c.sizes_bytes)} sizes {sizes} to {size_text(c.sizes_bytes[-1])}"
+            out.append(f"{c.collective} over {c.backend}, {c.ranks} ranks, {sizes}: about {c.estimate_s:.1f} s")
         return tuple(out)
 
 
@@ -118,26 +120,16 @@ KINDS: dict[str, str] = {
 """Kind of a copy row -> its name for people."""
 
 
-def size_text(size_bytes: float) -> str:
-    """Return a size with a binary unit: `128 MiB`, `1.5 KiB`, `16 B`."""
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.4g} {unit}"
-        value /= 1024
-    return f"{value:.4g} GiB"
-
-
 def parse_size(text: str) -> int:
-    """Return bytes for `128MiB`, `64K`, `1G` or plain digits; binary units, as nccl-tests reads them.
+    """Return bytes for `128MiB`, `64K`, `1G` or a plain number (`1e6` too); binary units, as nccl-tests reads them.
 
     Raises:
         ValueError: not a size, or not positive.
     """
     s = text.strip().upper().removesuffix("B").removesuffix("I")
     factor = 1
-    if s and s[-1] in "KMG":
-        factor = 1 << 10 * ("KMG".index(s[-1]) + 1)
+    if s and s[-1] in "KMGT":
+        factor = 1 << 10 * ("KMGT".index(s[-1]) + 1)
         s = s[:-1]
     try:
         value = float(s)

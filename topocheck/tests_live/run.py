@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from topocheck.model.base import Missing
 from topocheck.model.measurement import Measurement, NotMeasured, Run
 from topocheck.model.node import Node
 from topocheck.tests_live.collect import QUIET_S, run_collectives
-from topocheck.tests_live.ranks import LaunchError, World, meet
+from topocheck.tests_live.ranks import World
 from topocheck.tests_live.roads import Roads
 from topocheck.tests_live.rows import HOST, CollectiveRow, CopyRow, Plan
 from topocheck.tests_live.supervise import OURS, Process, run_group, start_child
@@ -38,6 +39,11 @@ Tell = Callable[[str, str, float], None]
 def torch_installed() -> bool:
     """Tell whether torch is there, without importing it."""
     return importlib.util.find_spec("torch") is not None
+
+
+def cpus_here() -> int:
+    """Return how many CPUs this process may run on."""
+    return len(os.sched_getaffinity(0))
 
 
 def driver_installed() -> bool:
@@ -81,7 +87,7 @@ class Runner:
         self.child = child
         self.software: dict[str, str] = {"topocheck": topocheck.__version__, "python": platform.python_version()}
         self.measured: list[Measurement] = []
-        self.not_measured: list[NotMeasured] = [NotMeasured(id=what, reason=why) for what, why in plan.left_out]
+        self.not_measured: list[NotMeasured] = list(plan.left_out)
         self._done_s = 0.0
         self._row_began = monotonic()
 
@@ -178,13 +184,6 @@ class Runner:
     def _collectives(self, watch: Watch, before: dict[int, frozenset[int]]) -> None:
         torch_rows = tuple(r for r in self.plan.collectives if r.backend != "mpi")
         mpi_rows = tuple(r for r in self.plan.collectives if r.backend == "mpi")
-        world = self.world
-        if world is not None and torch_rows:
-            try:
-                world = meet(world)
-            except LaunchError as e:
-                self.not_measured += [NotMeasured(id=r.id, reason=str(e), required=True) for r in torch_rows]
-                torch_rows = ()
         if torch_rows:
             members = max((r.members for r in torch_rows), key=len)
             cpus = []
@@ -193,12 +192,12 @@ class Runner:
                 cpus.append("" if g is None or isinstance(g.cpu_affinity, Missing) else g.cpu_affinity)
             for result in run_collectives(
                 torch_rows,
-                world=world,
+                world=self.world,
                 local_gpus=members,
                 local_cpus=tuple(cpus),
                 heard=self._heard_ranks,
                 software=self.software,
-                quiet_s=quiet_limit_s(self.plan.budget, torch_rows, joined=world is not None),
+                quiet_s=quiet_limit_s(self.plan.budget, torch_rows, joined=self.world is not None),
                 torch_limit_s=QUIET_S - 5,
             ):
                 self._keep(result, watch, before)
