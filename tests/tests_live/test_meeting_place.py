@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
 from pathlib import Path
+from time import monotonic, sleep
 
 import msgspec
 import pytest
 
 from tests.tests_live.command_app import ARGV
-from topocheck.tests_live.ranks import LaunchError, World, free_port, meeting_problem, ready
+from topocheck.tests_live.ranks import LaunchError, World, free_port, meeting_problem, reach, ready
 
 HERE = World(launcher="torchrun", rank=0, size=2, address="127.0.0.1", port=free_port())
 
@@ -47,6 +49,30 @@ def test_a_port_in_use_matters_to_who_listens(monkeypatch: pytest.MonkeyPatch) -
         # Under torchrun the agent listens there, and has to.
         monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
         assert ready(at(port=port))
+
+
+def test_a_rank_waits_for_rank_0_no_longer_than_it_may() -> None:
+    begun = monotonic()
+    with pytest.raises(LaunchError, match=r"rank 1: rank 0 did not answer at 127.0.0.1:\d+ within 1 s"):
+        reach(at(rank=1, port=free_port()), 1.0)
+    # The limit is what is tested here, with room for a busy machine; torch's store alone takes twice the limit.
+    assert 1.0 <= monotonic() - begun < 1.9
+
+
+def test_a_rank_finds_rank_0_that_comes_later() -> None:
+    port = free_port()
+
+    def listen() -> None:
+        sleep(0.5)
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", port))
+            s.listen()
+            s.accept()[0].close()
+
+    late = threading.Thread(target=listen)
+    late.start()
+    reach(at(rank=1, port=port), 20.0)
+    late.join()
 
 
 def test_a_number_that_is_no_port() -> None:

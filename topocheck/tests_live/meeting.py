@@ -13,7 +13,7 @@ from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
 
-from topocheck.tests_live.ranks import LaunchError, World, listens_here, ready
+from topocheck.tests_live.ranks import LaunchError, World, listens_here, reach, ready
 
 POLL_S = 0.02
 
@@ -60,6 +60,8 @@ class Meeting:
                 f"ranks meet through torch, which is not here ({e}): pip install 'topocheck-gpu[bw]'"
             ) from None
         where = f"{world.address}:{world.port}"
+        if not listens_here(world):
+            reach(world, deadline_s)
         try:
             self._store: Any = TCPStore(
                 world.address,

@@ -11,9 +11,12 @@ import re
 import socket
 import zlib
 from collections.abc import Mapping
-from time import monotonic
+from time import monotonic, sleep
 
 import msgspec
+
+CONNECT_AGAIN_S = 0.1
+"""Pause before rank 0 is called again."""
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +169,26 @@ def ready(world: World) -> World:
     return world
 
 
+def reach(world: World, wait_s: float) -> None:
+    """Wait until somebody listens where the ranks meet: torch's store would wait twice as long as it is told.
+
+    Raises:
+        LaunchError: nobody did within `wait_s`.
+    """
+    end = monotonic() + wait_s
+    while True:
+        try:
+            socket.create_connection((world.address, world.port), timeout=max(0.1, end - monotonic())).close()
+            return
+        except OSError as e:
+            if monotonic() >= end:
+                where, why = f"{world.address}:{world.port}", e.strerror or "no answer"
+                raise LaunchError(
+                    f"rank {world.rank}: rank 0 did not answer at {where} within {wait_s:.0f} s ({why})"
+                ) from None
+        sleep(min(CONNECT_AGAIN_S, max(0.0, end - monotonic())))
+
+
 def listens_here(world: World) -> bool:
     """Tell whether this process holds the store; under torchrun the agent already does."""
     return world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -217,6 +240,7 @@ def gather(payload: bytes, world: World, deadline_s: float = 60.0) -> Gathered |
     """
     from datetime import timedelta
 
+    begun = monotonic()
     world = ready(world)
     # torch prints a stack to standard error for every connection that fails.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
@@ -225,7 +249,8 @@ def gather(payload: bytes, world: World, deadline_s: float = 60.0) -> Gathered |
     except ImportError as e:
         raise LaunchError(f"gathering from ranks needs torch ({e}): pip install 'topocheck-gpu[bw]'") from None
     where = f"{world.address}:{world.port}"
-    begun = monotonic()
+    if not listens_here(world):
+        reach(world, deadline_s)
     try:
         store = TCPStore(
             world.address,
