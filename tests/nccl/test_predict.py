@@ -212,21 +212,14 @@ def test_settings():
     assert transports(text, (2, 5, 7), settings=both) == {"P2P/IPC"}
 
 
-def test_what_if_is_laid_over_the_hosts_settings():
-    host = files.host(two(files.INTEL, inside=HIDE), settings={"NCCL_P2P_LEVEL": "SYS"})
-    assert predict((host,), V).pair(0, 1).transport == "P2P/CUMEM"
-    assert predict((host,), V, settings={"NCCL_P2P_LEVEL": ""}).pair(0, 1).transport == "SHM/direct/direct"
-    assert predict((host,), V, settings={"NCCL_P2P_DISABLE": "1"}).pair(0, 1).transport == "SHM/direct/direct"
-
-
 def test_two_ranks_on_one_gpu_end_init_unless_it_is_allowed():
     host, gpu = files.host(two(files.AMD)), "0000:02:00.0"
     same = tuple(RankSpec(rank=n, host=host.name, gpu=gpu) for n in range(2))
     assert "ranks 0 and 1 are both on 0000:02:00.0" in predict((host,), V, same).fatal
     # NCCL_MULTI_RANK_GPU_ENABLE came with 2.30.3; older versions do not read it.
-    allow = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-    assert predict((host,), V, same, allow).fatal != ""
-    assert predict((host,), (2, 30, 7), same, allow).fatal == ""
+    allowing = files.host(two(files.AMD), settings={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
+    assert predict((allowing,), V, same).fatal != ""
+    assert predict((allowing,), (2, 30, 7), same).fatal == ""
     assert predict((host,), (2, 30, 7), same).fatal != ""
     assert predict((host,), V).fatal == ""
 

@@ -183,10 +183,10 @@ def predict(
 
     common.choose(format_, ("text", "json"), "--format")
     what_if = jobs.parse_settings(set_ or [])
-    job = jobs.hosts_for(ranks, from_, topo_file, nccl_version)
+    job = jobs.hosts_for(ranks, from_, topo_file, nccl_version, what_if)
     for problem in jobs.problems_of(what_if, job.version):
         print(f"topocheck: --set: {problem}", file=sys.stderr)
-    p = jobs.predict_or_fail(job, what_if)
+    p = jobs.predict_or_fail(job)
     style = common.style(output, no_color, width)
     common.emit(given.json_text(p) if format_ == "json" else prediction_text(p, job.labels, style, why=why), output)
     if p.fatal:
@@ -223,8 +223,8 @@ def log(
     comparison = None
     if compare or from_ is not None or ranks is not None or topo_file is not None:
         version = result.versions[0] if result.versions else None
-        job = jobs.hosts_for(ranks, from_, topo_file, version)
-        comparison = log_compare.compare(result, jobs.predict_or_fail(job, log_compare.settings_for(result)))
+        job = jobs.hosts_for(ranks, from_, topo_file, version, log_compare.settings_for(result))
+        comparison = log_compare.compare(result, jobs.predict_or_fail(job))
     style = common.style(output, no_color, width)
     if format_ == "json":
         text = given.json_text({"log": result, "comparison": comparison})

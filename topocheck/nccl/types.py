@@ -58,7 +58,9 @@ class HostInput(msgspec.Struct, frozen=True, kw_only=True):
         multicast: whether the driver offers multicast objects.
         fabric: address -> (state, cluster UUID, clique) as NVML says.
         imex: whether IMEX channels are there.
-        fatal: why its topology file ends NCCL's init; empty where there is none or it does not.
+        fatal: why its topology file or its network ends NCCL's init; empty where neither does.
+        left_out: addresses of the GPUs that no job can use -> why.
+        notes: what else must be said of it.
     """
 
     name: str
@@ -73,6 +75,8 @@ class HostInput(msgspec.Struct, frozen=True, kw_only=True):
     fabric: dict[str, tuple[str, str, int]] = msgspec.field(default_factory=dict)
     imex: bool | Missing = ABSENT
     fatal: str = ""
+    left_out: dict[str, str] = msgspec.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class RankPair(msgspec.Struct, frozen=True, kw_only=True):
