@@ -13,6 +13,7 @@ from topocheck.nccl.predict import predict
 from topocheck.nccl.topo import cpumap, family_in_xml, kept, write_topology
 from topocheck.nccl.topo_compare import compare
 from topocheck.nccl.topo_file import judge_file
+from topocheck.nccl.topo_merge import merge
 from topocheck.nccl.view import host_input, view
 from topocheck.nccl.xml import Element, parse_topology, write
 from topocheck.nccl.xml_rules import check_topology
@@ -286,3 +287,50 @@ def test_a_device_the_file_leaves_out_joins_the_switch_the_file_names():
     host = host_input(node, topology, V, file=file)
     assert host.topology.content() == machine.content()
     assert predict((host,), V).nics == predict((host_input(node, topology, V),), V).nics
+
+
+def test_a_network_device_stays_where_the_file_puts_it():
+    """ncclTopoFillNet looks for the name in the whole file before it looks at the machine (src/graph/xml.cc)."""
+    node = cached("hgx_h100_cx7")
+    topology = build(node)
+    machine = write_topology(node, topology, V)
+    far = '<cpu numaid="7"><pci busid="0000:99:00.0" class="0x020700"><nic><net name="mlx5_0"/></nic></pci></cpu>'
+    file = judge_file("far.xml", f'<system version="1">{far}</system>', V)
+    host = host_input(node, topology, V, file=file)
+    (holder,) = [e for e in host.topology.walk() if e.get("busid") == "0000:99:00.0"]
+    (net,) = [n for e in host.topology.walk() for n in e.having("net") if n.get("name") == "mlx5_0"]
+    assert net in next(holder.having("nic")).children
+    assert net.get("speed") == "400000"  # found out, as the file does not say
+    # It was PIX to the first GPU; from another CPU it is SYS.
+    near = next(n for n in predict((host_input(node, topology, V),), V).nics if (n.rank, n.nic) == (0, "mlx5_0"))
+    away = next(n for n in predict((host,), V).nics if (n.rank, n.nic) == (0, "mlx5_0"))
+    assert (near.path, away.path) == ("PIX", "SYS")
+    (place,) = [d for d in compare(file.root, machine) if d.kind == "place"]
+    assert (place.subject, place.file, place.machine) == ("mlx5_0", "0000:99:00.0", "0000:19:00.0")
+    assert not [d for d in compare(file.root, machine) if d.subject in ("0000:99:00.0", "0000:19:00.0")]
+    assert "17 of the 18" in " ".join(host.notes)
+
+
+def test_an_address_in_capitals_is_another_one():
+    """NCCL compares addresses with strcmp and writes its own in small letters (xmlFindTagKv, int64ToBusId)."""
+    node = cached("h100_x2_vm")
+    topology = build(node)
+    gpu = '<pci busid="0000:{}:06.0" class="0x030200" link_width="4"/>'
+    told = {}
+    for bus in ("0a", "0A"):
+        capital = parse_topology(f'<system version="1"><cpu numaid="0">{gpu.format(bus)}</cpu></system>').root
+        told[bus] = " ".join(r.text for r in check_topology(capital, V))
+    assert "small letters" not in told["0a"]
+    assert "busid 0000:0A:06.0: NCCL writes addresses in small letters" in told["0A"]
+    machine = write_topology(node, topology, V)
+    assert merge(_renamed(machine, str.upper), machine).content() == machine.content()
+    assert {d.kind for d in compare(_renamed(machine, str.upper), machine)} == set()
+    node = cached("hgx_h100_cx7")
+    machine = write_topology(node, build(node), V)
+    slow = _renamed(machine, str.upper)
+    assert {d.subject for d in compare(slow, machine) if d.kind == "missing"} >= {"0000:3a:00.0", "0000:4b:00.0"}
+
+
+def _renamed(e, change):
+    attributes = tuple((k, change(v) if k == "busid" else v) for k, v in e.attributes)
+    return Element(name=e.name, attributes=attributes, children=tuple(_renamed(c, change) for c in e.children))
