@@ -125,7 +125,12 @@ def test_a_gpu_that_no_job_can_use_is_named(folder: Path, name, told):
     other = data["ranks"][0]["gpu"]
     text = '[[ranks]]\nhost = "{}"\ngpu = "{}"\n'
     job.write_text(text.format(recording.name, absent) + text.format(recording.name, other))
-    (note,) = [n for n in predicted("--ranks", job)["notes"] if absent in n]
+    ran = run_one(nccl.predict, "--ranks", job, "--format", "json")
+    on_it = json.loads(ran.out)
+    assert (ran.code, on_it["unplaced"], on_it["bounds"]) == (3, [0], [])
+    assert told.split(")")[0] in on_it["pairs"][0]["transport"]["missing"]
+    assert told.split(")")[0] in on_it["nvls"]["missing"]
+    (note,) = [n for n in on_it["notes"] if absent in n]
     assert note.startswith(f"rank 0 is on {absent} of {recording.name}")
     job.write_text(text.format(recording.name, other))
     assert not [n for n in predicted("--ranks", job)["notes"] if absent in n]

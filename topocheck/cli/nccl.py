@@ -177,7 +177,8 @@ def predict(
 ) -> None:
     """Predict the transport NCCL will choose between each pair of ranks, and why.
 
-    Exit code 0: predicted; 1: NCCL's init would end; 2: wrong input, or no GPU; 3: no GPU whose driver answers.
+    Exit code 0: predicted; 1: NCCL's init would end; 2: wrong input, or no GPU; 3: no GPU whose driver answers, or a
+    rank on a GPU that no job can use.
     """
     from topocheck.render.nccl import prediction_text
 
@@ -191,6 +192,8 @@ def predict(
     common.emit(given.json_text(p) if format_ == "json" else prediction_text(p, job.labels, style, why=why), output)
     if p.fatal:
         raise typer.Exit(common.EXIT_FAILED)
+    if p.unplaced:
+        raise typer.Exit(common.EXIT_UNKNOWN)
 
 
 @app.command("log")

@@ -9,8 +9,8 @@ from topocheck.nccl.bounds import bounds
 from topocheck.nccl.graph import build_graph
 from topocheck.nccl.rerouting import local_net, reroute
 from topocheck.nccl.routing import Gdr, HostView
-from topocheck.nccl.transport import local_pair, remote_pair
-from topocheck.nccl.types import HostInput, NicPair, Prediction, RankPair, RankSpec
+from topocheck.nccl.transport import local_pair, no_gpu, remote_pair
+from topocheck.nccl.types import Bound, HostInput, NicPair, Prediction, RankPair, RankSpec
 
 
 class PredictError(ValueError):
@@ -59,9 +59,18 @@ def predict(
     fatal += _shared_gpus(ranks, views, version)
     settings = [v.settings for v in views.values()]
     pairs = _pairs(ranks, views, rank_of)
-    nvls, nvls_why = algorithms.nvls(list(views.values()), {r.rank: r.host for r in ranks}, pairs)
-    may = frozenset.intersection(*map(algorithms.allowed, settings)) if settings else frozenset()
+    unplaced = tuple(r for r in ranks if views[r.host].gpu(r.gpu) is None)
+    limits: tuple[Bound, ...] = ()
+    if unplaced:
+        nvls_why = f"rank {unplaced[0].rank} is on {no_gpu(views[unplaced[0].host], unplaced[0].gpu)}"
+        nvls: bool | Missing = Missing(Reason.ABSENT, nvls_why)
+    else:
+        nvls, nvls_why = algorithms.nvls(list(views.values()), {r.rank: r.host for r in ranks}, pairs)
+        may = frozenset.intersection(*map(algorithms.allowed, settings)) if settings else frozenset()
+        limits = bounds(list(views.values()), len(ranks), nvls=nvls is True)
+        limits = tuple(b for b in limits if b.algorithm.lower() in may)
     notes = [n for v in views.values() for n in _notes(v)]
+    notes += [f"rank {r.rank} is on {no_gpu(views[r.host], r.gpu)}: nothing can be told of it" for r in unplaced]
     notes += [text for s in settings if len(ranks) > 1 and (text := algorithms.lacks_algorithm(s, nvls))]
     return Prediction(
         version=".".join(map(str, version)),
@@ -70,11 +79,10 @@ def predict(
         nics=tuple(p for name, view in views.items() for p in _nics(view, rank_of[name])),
         nvls=nvls,
         nvls_why=nvls_why,
-        bounds=tuple(
-            b for b in bounds(list(views.values()), len(ranks), nvls=nvls is True) if b.algorithm.lower() in may
-        ),
+        bounds=limits,
         fatal="; ".join(fatal),
-        notes=tuple(dict.fromkeys((*_left_out(hosts, ranks, every), *notes))),
+        notes=tuple(dict.fromkeys((*(_left_out(hosts) if every else ()), *notes))),
+        unplaced=tuple(r.rank for r in unplaced),
     )
 
 
@@ -155,16 +163,9 @@ def _known(gdr: Gdr) -> bool | Missing:
     return Missing(Reason.NOT_RECORDED, "whether GPU and NIC can do it is not known") if gdr.unknown else gdr.used
 
 
-def _left_out(hosts: tuple[HostInput, ...], ranks: tuple[RankSpec, ...], every: bool) -> list[str]:
-    """Return which GPUs no job can use: all of them where the job was to have every GPU, else those with a rank."""
-    if every:
-        return [f"{h.name}: {a} ({why}) is left out" for h in hosts for a, why in h.left_out.items()]
-    why_of = {(h.name, a): why for h in hosts for a, why in h.left_out.items()}
-    return [
-        f"rank {r.rank} is on {r.gpu} of {r.host} ({why_of[r.host, r.gpu]}): what it would do cannot be told"
-        for r in ranks
-        if (r.host, r.gpu) in why_of
-    ]
+def _left_out(hosts: tuple[HostInput, ...]) -> list[str]:
+    """Return which GPUs no job can use, of hosts all of whose GPUs were to have a rank."""
+    return [f"{h.name}: {a} ({why}) is left out" for h in hosts for a, why in h.left_out.items()]
 
 
 def _notes(view: HostView) -> list[str]:

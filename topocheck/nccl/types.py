@@ -159,7 +159,8 @@ class NcclView(msgspec.Struct, frozen=True, kw_only=True):
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """All that NCCL will do. `fatal` says why its init would end; empty where it would not.
 
-    `version_note` says what the version has against it: none installed here, or not known to the rules.
+    `version_note` says what the version has against it: none installed here, or not known to the rules. `unplaced` are
+    the ranks whose GPU is not in the topology, so that nothing can be told of the job as a whole.
     """
 
     version: str
@@ -172,6 +173,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     bounds: tuple[Bound, ...] = ()
     fatal: str = ""
     notes: tuple[str, ...] = ()
+    unplaced: tuple[int, ...] = ()
 
     def pair(self, from_rank: int, to_rank: int) -> RankPair:
         """Return the pair of two ranks; StopIteration where there is none."""
