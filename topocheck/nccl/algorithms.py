@@ -10,7 +10,8 @@ from topocheck.nccl.settings import Settings
 from topocheck.nccl.types import RankPair
 
 FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
-_MNNVL = "P2P/MNNVL"
+MNNVL = "P2P/MNNVL"
+"""The transport over NVLink between hosts."""
 
 
 def _words(name: str) -> frozenset[str]:
@@ -79,7 +80,7 @@ def lacks_algorithm(settings: Settings, nvls: bool | Missing) -> str:
 
 def _domain(name: str, host_of: dict[int, str], pairs: list[RankPair]) -> frozenset[str]:
     """Return the hosts in the NVLink domain of one: itself, and those that NVLink between hosts joins to it."""
-    over_nvlink = [p for p in pairs if p.transport == _MNNVL]
+    over_nvlink = [p for p in pairs if p.transport == MNNVL]
     return frozenset({name} | {host_of[p.to_rank] for p in over_nvlink if host_of[p.from_rank] == name})
 
 

@@ -69,7 +69,12 @@ def predict(
         may = frozenset.intersection(*map(algorithms.allowed, settings)) if settings else frozenset()
         limits = bounds(list(views.values()), len(ranks), nvls=nvls is True)
         limits = tuple(b for b in limits if b.algorithm.lower() in may)
+    over_nvlink = any(p.transport == algorithms.MNNVL for p in pairs)
+    if over_nvlink:
+        # The bounds know NICs between hosts only, and NVLink there carries far more.
+        limits = ()
     notes = [n for v in views.values() for n in _notes(v)]
+    notes += ["no bound is worked out where NVLink joins hosts"] if over_nvlink else []
     notes += [f"rank {r.rank} is on {no_gpu(views[r.host], r.gpu)}: nothing can be told of it" for r in unplaced]
     notes += [text for s in settings if len(ranks) > 1 and (text := algorithms.lacks_algorithm(s, nvls))]
     return Prediction(
