@@ -123,6 +123,33 @@ def test_a_list_without_an_algorithm_that_works_is_told():
     assert job(8, settings={"NCCL_ALGO": "NVLS"}).notes == job(8).notes
 
 
+def test_gpus_that_only_nics_join_are_nodes_of_their_own():
+    """ncclTopoTrimSystem drops the GPUs behind PATH_NET: without P2P and SHM each graph holds one GPU."""
+    apart = job(8, settings={"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"})
+    assert apart.nvls is False
+    assert apart.nvls_why == "needs at least 2 GPUs of a host that reach each other by P2P or SHM"
+    # SHM alone keeps them together.
+    assert job(8, settings={"NCCL_P2P_DISABLE": "1"}).nvls is True
+    # Over NICs of 400 Gb/s a pair has no more than what its way to them carries: PCIe 5 x16 by NCCL's constants.
+    pair = apart.pair(0, 1)
+    assert (pair.routed, pair.gb_s) == ("NET", pytest.approx(48.0))
+    assert job(8, hosts=2).pair(0, 8).gb_s == pytest.approx(48.0)
+
+
+def test_a_pair_over_a_slow_nic_has_its_rate():
+    text = files.system(
+        files.cpu(
+            0,
+            files.AMD,
+            files.gpu("0000:01:00.0", 0, 89),
+            files.gpu("0000:02:00.0", 1, 89),
+            files.nic("0000:03:00.0", "eno1", 0, 10000),
+        )
+    )
+    p = predict((files.host(text, settings={"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}),), V)
+    assert (p.pair(0, 1).routed, p.pair(0, 1).gb_s) == ("NET", pytest.approx(10 / 8))
+
+
 def test_one_host_without_multicast_leaves_nvls_out():
     hosts = tuple(files.host(files.hgx_h100(), name=f"h{n}", multicast=n == 0) for n in range(2))
     assert predict(hosts, V).nvls is False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from topocheck.knowledge.nccl import lookup, rule
 from topocheck.model.base import Missing
 from topocheck.nccl import versions
@@ -84,6 +86,15 @@ def _domain(name: str, host_of: dict[int, str], pairs: list[RankPair]) -> frozen
     return frozenset({name} | {host_of[p.to_rank] for p in over_nvlink if host_of[p.from_rank] == name})
 
 
+def _nodes(view: HostView) -> list[int]:
+    """Return how many GPUs each node of NCCL's has on a host: GPUs that only NET joins count as apart (paths.cc)."""
+    domain: list[int] = []
+    for g in range(len(view.graph.gpus)):
+        near = (p for p in range(g) if versions.rank(view.path("GPU", g, "GPU", p).type) < versions.rank("NET"))
+        domain.append(min((domain[p] for p in near), default=g))
+    return list(Counter(domain).values())
+
+
 def nvls(views: list[HostView], host_of: dict[int, str], pairs: list[RankPair]) -> tuple[bool | Missing, str]:
     """Return whether AllReduce can use NVLink SHARP, and the rule (src/transport/nvls.cc, src/graph/search.cc).
 
@@ -102,9 +113,13 @@ def nvls(views: list[HostView], host_of: dict[int, str], pairs: list[RankPair]) 
     if value == 0:
         return False, "NCCL_NVLS_ENABLE=0"
     domains = [_domain(v.host.name, host_of, pairs) for v in views]
-    gpus = [sum(len(v.graph.gpus) for v in views if v.host.name in d) for d in domains]
     over_nvlink = any(len(d) > 1 for d in domains)
-    several = any(len(d) < len(views) for d in domains)
+    if over_nvlink:
+        gpus = [sum(len(v.graph.gpus) for v in views if v.host.name in d) for d in domains]
+        several = any(len(d) < len(views) for d in domains)
+    else:
+        gpus = [n for v in views for n in _nodes(v)] or [0]
+        several = len(gpus) > 1
     if over_nvlink and not versions.has("nvls_mnnvl", version):
         return False, "this version uses no NVLS where NVLink joins the hosts"
     if several and not versions.has("nvls_across", version):
@@ -114,7 +129,10 @@ def nvls(views: list[HostView], host_of: dict[int, str], pairs: list[RankPair]) 
         return False, f"NCCL_ALGO={settings.values['NCCL_ALGO']} leaves {name} out of AllReduce"
     least = int(rule("nvls_min_gpus", version) or "2")
     if min(gpus) < least:
-        return False, f"needs at least {least} GPUs of {'an NVLink domain' if over_nvlink else 'a host'}"
+        where = "an NVLink domain" if over_nvlink else "a host"
+        if not over_nvlink and len(gpus) > len(views):
+            where += " that reach each other by P2P or SHM"
+        return False, f"needs at least {least} GPUs of {where}"
     if any(not v.graph.nodes["NVS"] for v in views):
         return False, "no NVSwitch"
     if min(g.sm for v in views for g in v.graph.gpus) < 90:

@@ -161,6 +161,9 @@ def _over_net(
         transport = "NET/GDRDMA"
     elif sends or receives:
         transport = f"NET/GDRDMA ({'send' if sends else 'receive'} only)"
+    rate = 0.0
+    if out is not None and back is not None:
+        rate = min(va.path("GPU", i, "NET", out).gb_s, vb.path("GPU", j, "NET", back).gb_s)
     if proxy is not None:
         why.append(ReasonStep("sent by the GPU next to that NIC (PXN)", "info"))
     return RankPair(
@@ -168,7 +171,7 @@ def _over_net(
         to_rank=pair.to_rank,
         path=pair.path,
         routed=pair.routed,
-        gb_s=pair.gb_s,
+        gb_s=rate,
         transport=transport,
         nic_send=va.graph.nets[out].name if out is not None else "",
         nic_receive=vb.graph.nets[back].name if back is not None else "",

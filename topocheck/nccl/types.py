@@ -85,7 +85,7 @@ class RankPair(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: NCCL's path type between the GPUs, before its tests re-route it; NET between hosts.
         routed: the type after them, as its log shows it.
-        gb_s: bandwidth NCCL gives to that path.
+        gb_s: bandwidth NCCL gives to that path; over NET the lower of the two ways to the NICs, 0 without a NIC.
         transport: as the log words it (`P2P/CUMEM`, `SHM/direct/direct`, `NET/GDRDMA`); Missing where a fact it
             hangs on is not known.
         nic_send, nic_receive: names of the NICs on either side, where NET is used.
