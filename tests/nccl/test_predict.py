@@ -382,6 +382,25 @@ def test_a_gpu_that_is_not_there():
     assert isinstance(p.pair(0, 1).transport, Missing)
 
 
+def test_ports_that_nccl_joins_are_told():
+    """From 2.20.3 the ports of a card are one NIC by default (NCCL_IB_MERGE_NICS; later NCCL_NET_MERGE_LEVEL=PORT)."""
+    ports = "".join(f'<net name="mlx5_{n}" dev="{n}" speed="100000" port="1"/>' for n in range(2))
+    card = f'<pci busid="0000:03:00.0" class="0x020700"><nic>{ports}</nic></pci>'
+    single = files.nic("0000:04:00.0", "mlx5_2", 2, 100000)
+    text = files.system(files.cpu(0, files.AMD, files.gpu("0000:01:00.0", 0, 80), card, single))
+
+    def told(version=V, **settings):
+        notes = predict((files.host(text, settings=settings),), version).notes
+        return [n for n in notes if "joins ports" in n]
+
+    assert told() == ["node: NCCL joins ports of one card to one NIC (mlx5_0+mlx5_1); here each is apart"]
+    assert told((2, 19, 4)) == []
+    assert told(NCCL_IB_MERGE_NICS="0") == []
+    assert told(NCCL_NET_MERGE_LEVEL="LOC") == []
+    # Read from 2.24.3 on.
+    assert told((2, 23, 4), NCCL_NET_MERGE_LEVEL="LOC") == told()
+
+
 def test_an_empty_system():
     p = predict((files.host('<system version="1"/>'),), V)
     assert p.pairs == ()

@@ -164,7 +164,7 @@ def predict(
     ] = None,
     set_: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", metavar="NAME=VALUE", help="What if this setting were in force (may be repeated)."),
+        typer.Option("--set", metavar="NAME=VALUE", help="What if it were set (NAME=: not set); repeatable."),
     ] = None,
     topo_file: TopoFile = None,
     why: Annotated[bool, typer.Option("--why", help="Show the chain of rules of every pair.")] = False,

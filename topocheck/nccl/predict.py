@@ -173,8 +173,27 @@ def _left_out(hosts: tuple[HostInput, ...]) -> list[str]:
     return [f"{h.name}: {a} ({why}) is left out" for h in hosts for a, why in h.left_out.items()]
 
 
+def _joined_ports(view: HostView) -> list[str]:
+    """Return the names of the NICs that NCCL would make of several ports of one card, as it writes them (`a+b`)."""
+    s = view.settings
+    if not versions.has("joins_ports", view.version) or s.integer("NCCL_IB_MERGE_NICS", 1) == 0:
+        return []
+    if s.values.get("NCCL_NET_MERGE_LEVEL") == "LOC":
+        return []
+    cards: dict[str, list[str]] = {}
+    for net in view.graph.nets:
+        # Only RDMA devices have a port number, and only they are joined.
+        if net.address and net.port > 0:
+            cards.setdefault(net.address, []).append(net.name)
+    return ["+".join(names) for names in cards.values() if len(names) > 1]
+
+
 def _notes(view: HostView) -> list[str]:
     out = [*view.host.notes, *view.graph.notes]
+    if joined := _joined_ports(view):
+        out.append(
+            f"{view.host.name}: NCCL joins ports of one card to one NIC ({', '.join(joined)}); here each is apart"
+        )
     assumed = [g.address for g in view.graph.gpus if g.assumed]
     if assumed:
         out.append(
