@@ -12,8 +12,10 @@ from topocheck.model.base import Missing
 from topocheck.nccl.predict import predict
 from topocheck.nccl.topo import cpumap, family_in_xml, kept, write_topology
 from topocheck.nccl.topo_compare import compare
+from topocheck.nccl.topo_file import judge_file
+from topocheck.nccl.topo_merge import merge
 from topocheck.nccl.view import host_input, view
-from topocheck.nccl.xml import parse_topology, write
+from topocheck.nccl.xml import Element, parse_topology, write
 from topocheck.nccl.xml_rules import check_topology
 from topocheck.topology.build import build
 
@@ -235,7 +237,7 @@ def test_a_file_for_a_virtual_machine_is_laid_over_it():
     gpus = "".join(f'<pci busid="0000:00:0{n}.0" class="0x030200"/>' for n in (6, 7))
     switch = f'<pci busid="ffff:ff:01.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">{gpus}</pci>'
     gone = '<pci busid="0000:99:00.0" class="0x020700"/>'
-    file = parse_topology(f'<system version="1"><cpu numaid="0">{switch}{gone}</cpu></system>').root
+    file = judge_file("vm.xml", f'<system version="1"><cpu numaid="0">{switch}{gone}</cpu></system>', V)
     host = host_input(node, topology, V, file=file)
     merged = host.topology
     assert [e.get("busid") for e in merged.walk() if e.name == "pci"] == [
@@ -250,16 +252,85 @@ def test_a_file_for_a_virtual_machine_is_laid_over_it():
     assert predict((host,), V).pair(0, 1).path == "NVL"
     hidden = gpus.replace("/>", '><gpu><nvlink target="ffff:ff:1e.0" count="1" tclass="0x030200"/></gpu></pci>')
     text = f'<system version="1"><cpu numaid="0">{switch.replace(gpus, hidden)}</cpu></system>'
-    without = predict((host_input(node, topology, V, file=parse_topology(text).root),), V)
+    without = predict((host_input(node, topology, V, file=judge_file("vm.xml", text, V)),), V)
     assert without.pair(0, 1).path == "PIX"
 
 
-def test_devices_the_file_leaves_out_are_added_where_the_machine_shows_them():
+@pytest.mark.parametrize(
+    "name", ["hgx_h100_cx7", "gb200_tray", "rtx4090_x8", "dgx_a100", "h100_x2_vm", "cloud_vm_17nic"]
+)
+def test_a_silent_file_changes_nothing(name):
+    """NCCL walks up from each device and takes the switches on the way, of which siblings share one (xml.cc)."""
+    node = cached(name)
+    topology = build(node)
+    machine = write_topology(node, topology, V)
+    host = host_input(node, topology, V, file=judge_file("e.xml", '<system version="1"></system>', V))
+    assert host.topology.content() == machine.content()
+    assert "e.xml does not name" in " ".join(host.notes)
+    itself = host_input(node, topology, V, file=judge_file("own.xml", write(machine), V))
+    assert itself.topology.content() == machine.content()
+    assert itself.notes == ()
+
+
+def test_a_device_the_file_leaves_out_joins_the_switch_the_file_names():
+    """The first H100 of the HGX board and its NIC share a switch: with the NIC cut from the file they still do."""
     node = cached("hgx_h100_cx7")
     topology = build(node)
-    empty = parse_topology('<system version="1"/>').root
     machine = write_topology(node, topology, V)
-    merged = host_input(node, topology, V, file=empty).topology
-    assert sorted(e.get("busid") or "" for e in merged.walk() if any(e.having("gpu"))) == sorted(
-        e.get("busid") or "" for e in machine.walk() if any(e.having("gpu"))
-    )
+
+    def without(e):
+        kept = tuple(without(c) for c in e.children if c.name != "pci" or not any(c.having("nic")))
+        return Element(name=e.name, attributes=e.attributes, children=kept)
+
+    file = judge_file("cut.xml", write(without(machine)), V)
+    assert not any(e.name == "net" for e in file.root.walk())
+    host = host_input(node, topology, V, file=file)
+    assert host.topology.content() == machine.content()
+    assert predict((host,), V).nics == predict((host_input(node, topology, V),), V).nics
+
+
+def test_a_network_device_stays_where_the_file_puts_it():
+    """ncclTopoFillNet looks for the name in the whole file before it looks at the machine (src/graph/xml.cc)."""
+    node = cached("hgx_h100_cx7")
+    topology = build(node)
+    machine = write_topology(node, topology, V)
+    far = '<cpu numaid="7"><pci busid="0000:99:00.0" class="0x020700"><nic><net name="mlx5_0"/></nic></pci></cpu>'
+    file = judge_file("far.xml", f'<system version="1">{far}</system>', V)
+    host = host_input(node, topology, V, file=file)
+    (holder,) = [e for e in host.topology.walk() if e.get("busid") == "0000:99:00.0"]
+    (net,) = [n for e in host.topology.walk() for n in e.having("net") if n.get("name") == "mlx5_0"]
+    assert net in next(holder.having("nic")).children
+    assert net.get("speed") == "400000"  # found out, as the file does not say
+    # It was PIX to the first GPU; from another CPU it is SYS.
+    near = next(n for n in predict((host_input(node, topology, V),), V).nics if (n.rank, n.nic) == (0, "mlx5_0"))
+    away = next(n for n in predict((host,), V).nics if (n.rank, n.nic) == (0, "mlx5_0"))
+    assert (near.path, away.path) == ("PIX", "SYS")
+    (place,) = [d for d in compare(file.root, machine) if d.kind == "place"]
+    assert (place.subject, place.file, place.machine) == ("mlx5_0", "0000:99:00.0", "0000:19:00.0")
+    assert not [d for d in compare(file.root, machine) if d.subject in ("0000:99:00.0", "0000:19:00.0")]
+    assert "17 of the 18" in " ".join(host.notes)
+
+
+def test_an_address_in_capitals_is_another_one():
+    """NCCL compares addresses with strcmp and writes its own in small letters (xmlFindTagKv, int64ToBusId)."""
+    node = cached("h100_x2_vm")
+    topology = build(node)
+    gpu = '<pci busid="0000:{}:06.0" class="0x030200" link_width="4"/>'
+    told = {}
+    for bus in ("0a", "0A"):
+        capital = parse_topology(f'<system version="1"><cpu numaid="0">{gpu.format(bus)}</cpu></system>').root
+        told[bus] = " ".join(r.text for r in check_topology(capital, V))
+    assert "small letters" not in told["0a"]
+    assert "busid 0000:0A:06.0: NCCL writes addresses in small letters" in told["0A"]
+    machine = write_topology(node, topology, V)
+    assert merge(_renamed(machine, str.upper), machine).content() == machine.content()
+    assert {d.kind for d in compare(_renamed(machine, str.upper), machine)} == set()
+    node = cached("hgx_h100_cx7")
+    machine = write_topology(node, build(node), V)
+    slow = _renamed(machine, str.upper)
+    assert {d.subject for d in compare(slow, machine) if d.kind == "missing"} >= {"0000:3a:00.0", "0000:4b:00.0"}
+
+
+def _renamed(e, change):
+    attributes = tuple((k, change(v) if k == "busid" else v) for k, v in e.attributes)
+    return Element(name=e.name, attributes=attributes, children=tuple(_renamed(c, change) for c in e.children))

@@ -212,21 +212,14 @@ def test_settings():
     assert transports(text, (2, 5, 7), settings=both) == {"P2P/IPC"}
 
 
-def test_what_if_is_laid_over_the_hosts_settings():
-    host = files.host(two(files.INTEL, inside=HIDE), settings={"NCCL_P2P_LEVEL": "SYS"})
-    assert predict((host,), V).pair(0, 1).transport == "P2P/CUMEM"
-    assert predict((host,), V, settings={"NCCL_P2P_LEVEL": ""}).pair(0, 1).transport == "SHM/direct/direct"
-    assert predict((host,), V, settings={"NCCL_P2P_DISABLE": "1"}).pair(0, 1).transport == "SHM/direct/direct"
-
-
 def test_two_ranks_on_one_gpu_end_init_unless_it_is_allowed():
     host, gpu = files.host(two(files.AMD)), "0000:02:00.0"
     same = tuple(RankSpec(rank=n, host=host.name, gpu=gpu) for n in range(2))
     assert "ranks 0 and 1 are both on 0000:02:00.0" in predict((host,), V, same).fatal
     # NCCL_MULTI_RANK_GPU_ENABLE came with 2.30.3; older versions do not read it.
-    allow = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-    assert predict((host,), V, same, allow).fatal != ""
-    assert predict((host,), (2, 30, 7), same, allow).fatal == ""
+    allowing = files.host(two(files.AMD), settings={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
+    assert predict((allowing,), V, same).fatal != ""
+    assert predict((allowing,), (2, 30, 7), same).fatal == ""
     assert predict((host,), (2, 30, 7), same).fatal != ""
     assert predict((host,), V).fatal == ""
 
@@ -387,6 +380,25 @@ def test_a_gpu_that_is_not_there():
     ranks = tuple(RankSpec(rank=i, host="node", gpu=g) for i, g in enumerate(("0000:02:00.0", "0000:99:00.0")))
     p = predict((files.host(two(files.AMD)),), V, ranks)
     assert isinstance(p.pair(0, 1).transport, Missing)
+
+
+def test_ports_that_nccl_joins_are_told():
+    """From 2.20.3 the ports of a card are one NIC by default (NCCL_IB_MERGE_NICS; later NCCL_NET_MERGE_LEVEL=PORT)."""
+    ports = "".join(f'<net name="mlx5_{n}" dev="{n}" speed="100000" port="1"/>' for n in range(2))
+    card = f'<pci busid="0000:03:00.0" class="0x020700"><nic>{ports}</nic></pci>'
+    single = files.nic("0000:04:00.0", "mlx5_2", 2, 100000)
+    text = files.system(files.cpu(0, files.AMD, files.gpu("0000:01:00.0", 0, 80), card, single))
+
+    def told(version=V, **settings):
+        notes = predict((files.host(text, settings=settings),), version).notes
+        return [n for n in notes if "joins ports" in n]
+
+    assert told() == ["node: NCCL joins ports of one card to one NIC (mlx5_0+mlx5_1); here each is apart"]
+    assert told((2, 19, 4)) == []
+    assert told(NCCL_IB_MERGE_NICS="0") == []
+    assert told(NCCL_NET_MERGE_LEVEL="LOC") == []
+    # Read from 2.24.3 on.
+    assert told((2, 23, 4), NCCL_NET_MERGE_LEVEL="LOC") == told()
 
 
 def test_an_empty_system():

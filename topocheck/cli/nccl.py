@@ -164,7 +164,7 @@ def predict(
     ] = None,
     set_: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", metavar="NAME=VALUE", help="What if this setting were in force (may be repeated)."),
+        typer.Option("--set", metavar="NAME=VALUE", help="What if it were set (NAME=: not set); repeatable."),
     ] = None,
     topo_file: TopoFile = None,
     why: Annotated[bool, typer.Option("--why", help="Show the chain of rules of every pair.")] = False,
@@ -177,20 +177,23 @@ def predict(
 ) -> None:
     """Predict the transport NCCL will choose between each pair of ranks, and why.
 
-    Exit code 0: predicted; 1: NCCL's init would end; 2: wrong input, or no GPU; 3: no GPU whose driver answers.
+    Exit code 0: predicted; 1: NCCL's init would end; 2: wrong input, or no GPU; 3: no GPU whose driver answers, or a
+    rank on a GPU that no job can use.
     """
     from topocheck.render.nccl import prediction_text
 
     common.choose(format_, ("text", "json"), "--format")
     what_if = jobs.parse_settings(set_ or [])
-    job = jobs.hosts_for(ranks, from_, topo_file, nccl_version)
+    job = jobs.hosts_for(ranks, from_, topo_file, nccl_version, what_if)
     for problem in jobs.problems_of(what_if, job.version):
         print(f"topocheck: --set: {problem}", file=sys.stderr)
-    p = jobs.predict_or_fail(job, what_if)
+    p = jobs.predict_or_fail(job)
     style = common.style(output, no_color, width)
     common.emit(given.json_text(p) if format_ == "json" else prediction_text(p, job.labels, style, why=why), output)
     if p.fatal:
         raise typer.Exit(common.EXIT_FAILED)
+    if p.unplaced:
+        raise typer.Exit(common.EXIT_UNKNOWN)
 
 
 @app.command("log")
@@ -226,8 +229,8 @@ def log(
     comparison = None
     if compare or from_ is not None or ranks is not None or topo_file is not None:
         version = result.versions[0] if result.versions else None
-        job = jobs.hosts_for(ranks, from_, topo_file, version)
-        comparison = log_compare.compare(result, jobs.predict_or_fail(job, log_compare.settings_for(result)))
+        job = jobs.hosts_for(ranks, from_, topo_file, version, log_compare.settings_for(result))
+        comparison = log_compare.compare(result, jobs.predict_or_fail(job))
     style = common.style(output, no_color, width)
     if format_ == "json":
         text = given.json_text({"log": result, "comparison": comparison})

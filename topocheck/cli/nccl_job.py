@@ -26,31 +26,55 @@ class Job(NamedTuple):
     note: str
 
 
-def hosts_for(ranks: Path | None, from_: Path | None, topo_file: Path | None, version_text: str | None) -> Job:
+def hosts_for(
+    ranks: Path | None,
+    from_: Path | None,
+    topo_file: Path | None,
+    version_text: str | None,
+    what_if: dict[str, str],
+) -> Job:
     """Return what a prediction is made of.
+
+    Args:
+        ranks: a rank file, which names its own recordings.
+        from_: a recording; this machine where None.
+        topo_file: laid over what the machines show, or taken alone where there is no machine.
+        version_text: of NCCL, as asked for.
+        what_if: settings on top of each host's own; an empty value unsets.
 
     Raises:
         InputError: a file cannot be used, or there is no GPU to predict for.
     """
+    from topocheck.nccl.topo_net import CHOOSE_NETWORK
     from topocheck.nccl.types import HostInput
     from topocheck.nccl.view import version_note
 
     if ranks is not None and from_ is not None:
         raise InputError("--ranks and --from: expected one of them; the rank file names its recordings")
     if ranks is not None:
-        return from_rank_file(ranks, version_text, topo_file)
+        return from_rank_file(ranks, version_text, topo_file, what_if)
     if topo_file is not None and from_ is None:
         version = version_of(version_text)
         file = topology_file(topo_file, version)
         assert file.root is not None
         if not any(e.name == "gpu" for e in file.root.walk()):
             raise InputError(f"{topo_file}: no <gpu> in it, so there is nothing to predict; --from adds a machine")
-        host = HostInput(name="file", topology=file.root, assume=True, fatal=file.fatal)
+        settings = {k: v for k, v in what_if.items() if v != ""}
+        idle = ", ".join(n for n in CHOOSE_NETWORK if n in settings)
+        note = f"{idle}: acts on what NCCL finds on a machine, not on a file alone; --from adds a machine"
+        host = HostInput(
+            name="file",
+            topology=file.root,
+            settings=settings,
+            assume=True,
+            fatal=file.fatal,
+            notes=(note,) if idle else (),
+        )
         return Job((host,), version, None, {}, version_note(None, version_text))
     node, topology = load(from_)
     _look_for_gpus(topology, from_)
     version = version_of(version_text, node)
-    host = with_file(node, topology, version, topo_file)
+    host = host_of(node, topology, version, topo_file, what_if)
     return Job((host,), version, None, labels_of(topology), version_note(node, version_text))
 
 
@@ -72,18 +96,19 @@ def _look_for_gpus(topology: Topology, from_: Path | None) -> None:
         common.fail(f"what NCCL would do {where} cannot be told: {why}", common.EXIT_UNKNOWN)
 
 
-def with_file(
-    node: Node, topology: Topology, version: Version, topo_file: Path | None, name: str | None = None
+def host_of(
+    node: Node,
+    topology: Topology,
+    version: Version,
+    topo_file: Path | None,
+    what_if: dict[str, str],
+    name: str | None = None,
 ) -> HostInput:
-    """Return what the prediction knows of a node, with a topology file laid over it where one is given."""
-    import msgspec
+    """Return what the prediction knows of a node, with the settings and the topology file that are given."""
+    from topocheck.nccl.view import host_input, settings_of
 
-    from topocheck.nccl.view import host_input
-
-    if topo_file is None:
-        return host_input(node, topology, version, name=name)
-    file = topology_file(topo_file, version)
-    return msgspec.structs.replace(host_input(node, topology, version, name=name, file=file.root), fatal=file.fatal)
+    file = None if topo_file is None else topology_file(topo_file, version)
+    return host_input(node, topology, version, name=name, file=file, settings=settings_of(node, what_if))
 
 
 def labels_of(topology: Topology) -> dict[int, str]:
@@ -93,7 +118,7 @@ def labels_of(topology: Topology) -> dict[int, str]:
     return {i: g.label for i, g in enumerate(usable_gpus(topology))}
 
 
-def from_rank_file(path: Path, version_text: str | None, topo_file: Path | None) -> Job:
+def from_rank_file(path: Path, version_text: str | None, topo_file: Path | None, what_if: dict[str, str]) -> Job:
     """Return what a rank file describes, judged by the version of its first host.
 
     Raises:
@@ -121,7 +146,7 @@ def from_rank_file(path: Path, version_text: str | None, topo_file: Path | None)
             raise InputError(f"{entry['where']}: host {name!r}{meant}: {e}") from None
         versions[name] = version_of(version_text, node)
         notes.append(version_note(node, version_text))
-        hosts[name] = with_file(node, topology, next(iter(versions.values())), topo_file, name)
+        hosts[name] = host_of(node, topology, next(iter(versions.values())), topo_file, what_if, name)
         indices[name] = {g.index: g.address for g in topology.gpus if isinstance(g.index, int)}
     version = next(iter(versions.values()))
     if len(set(versions.values())) > 1:
@@ -143,26 +168,32 @@ def from_rank_file(path: Path, version_text: str | None, topo_file: Path | None)
     return Job(tuple(hosts.values()), version, tuple(specs), {}, notes[0])
 
 
-def predict_or_fail(job: Job, settings: dict[str, str]) -> Prediction:
+def predict_or_fail(job: Job) -> Prediction:
     """Return the prediction; what is wrong with the job becomes an InputError."""
     import msgspec
 
     from topocheck.nccl.predict import PredictError, predict
 
     try:
-        prediction = predict(job.hosts, job.version, job.ranks, settings)
+        prediction = predict(job.hosts, job.version, job.ranks)
     except PredictError as e:
         raise InputError(str(e)) from e
     return msgspec.structs.replace(prediction, version_note=job.note)
 
 
 def parse_settings(items: list[str]) -> dict[str, str]:
-    """Return NAME=VALUE items as a mapping."""
+    """Return the NAME=VALUE items of --set as a mapping.
+
+    Raises:
+        InputError: one is written otherwise, or asks for a file to be read.
+    """
     out = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise InputError(f"--set {item!r}: expected NAME=VALUE")
+        if name.strip() == "NCCL_TOPO_FILE" and value:
+            raise InputError(f"--set {item}: the file is not looked for here; give it with --topo {value}")
         out[name.strip()] = value
     return out
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from topocheck.knowledge.nccl import Version
 from topocheck.model.base import Missing, Reason
-from topocheck.nccl import versions
+from topocheck.nccl import algorithms, versions
 from topocheck.nccl.bounds import bounds
 from topocheck.nccl.graph import build_graph
 from topocheck.nccl.rerouting import local_net, reroute
 from topocheck.nccl.routing import Gdr, HostView
-from topocheck.nccl.transport import local_pair, remote_pair
-from topocheck.nccl.types import HostInput, NicPair, Prediction, RankPair, RankSpec
+from topocheck.nccl.transport import local_pair, no_gpu, remote_pair
+from topocheck.nccl.types import Bound, HostInput, NicPair, Prediction, RankPair, RankSpec
 
 
 class PredictError(ValueError):
@@ -27,21 +27,18 @@ def predict(
     hosts: tuple[HostInput, ...],
     version: Version,
     ranks: tuple[RankSpec, ...] | None = None,
-    settings: dict[str, str] | None = None,
 ) -> Prediction:
     """Return what a version of NCCL will do.
 
     Args:
-        hosts: what is known of each host.
+        hosts: what is known of each host, with the settings in force there.
         version: of NCCL.
         ranks: the job; None for all GPUs of all hosts, one process each.
-        settings: set on top of each host's own ("what if"); an empty value unsets.
 
     Raises:
         PredictError: a rank names a host that is not given, or a rank number comes twice.
     """
-    if settings:
-        hosts = tuple(_with(h, settings) for h in hosts)
+    every = ranks is None
     if ranks is None:
         ranks = _number(hosts, version)
     by_name = {h.name: h for h in hosts}
@@ -52,30 +49,46 @@ def predict(
         here = [r for r in ranks if r.host == name]
         view = HostView(by_name[name], version, tuple(r.gpu for r in here))
         marks = {i: r.container for r in here if (i := view.gpu(r.gpu)) is not None}
-        fatal += [*([by_name[name].fatal] if by_name[name].fatal else []), *reroute(view, marks)]
+        stops = [by_name[name].fatal, *reroute(view, marks), algorithms.list_stops(view.settings)]
+        fatal += [f"{name}: {stop}" if len(by_name) > 1 else stop for stop in stops if stop]
         views[name] = view
     rank_of = {
         name: {i: r.rank for r in ranks if r.host == name and (i := view.gpu(r.gpu)) is not None}
         for name, view in views.items()
     }
     fatal += _shared_gpus(ranks, views, version)
-    nvls, nvls_why = _nvls(list(views.values()), version)
+    settings = [v.settings for v in views.values()]
+    pairs = _pairs(ranks, views, rank_of)
+    unplaced = tuple(r for r in ranks if views[r.host].gpu(r.gpu) is None)
+    limits: tuple[Bound, ...] = ()
+    if unplaced:
+        nvls_why = f"rank {unplaced[0].rank} is on {no_gpu(views[unplaced[0].host], unplaced[0].gpu)}"
+        nvls: bool | Missing = Missing(Reason.ABSENT, nvls_why)
+    else:
+        nvls, nvls_why = algorithms.nvls(list(views.values()), {r.rank: r.host for r in ranks}, pairs)
+        may = frozenset.intersection(*map(algorithms.allowed, settings)) if settings else frozenset()
+        limits = bounds(list(views.values()), len(ranks), nvls=nvls is True)
+        limits = tuple(b for b in limits if b.algorithm.lower() in may)
+    over_nvlink = any(p.transport == algorithms.MNNVL for p in pairs)
+    if over_nvlink:
+        # The bounds know NICs between hosts only, and NVLink there carries far more.
+        limits = ()
+    notes = [n for v in views.values() for n in _notes(v)]
+    notes += ["no bound is worked out where NVLink joins hosts"] if over_nvlink else []
+    notes += [f"rank {r.rank} is on {no_gpu(views[r.host], r.gpu)}: nothing can be told of it" for r in unplaced]
+    notes += [text for s in settings if len(ranks) > 1 and (text := algorithms.lacks_algorithm(s, nvls))]
     return Prediction(
         version=".".join(map(str, version)),
         ranks=ranks,
-        pairs=tuple(_pairs(ranks, views, rank_of)),
+        pairs=tuple(pairs),
         nics=tuple(p for name, view in views.items() for p in _nics(view, rank_of[name])),
         nvls=nvls,
         nvls_why=nvls_why,
-        bounds=bounds(list(views.values()), len(ranks), nvls=nvls is True),
+        bounds=limits,
         fatal="; ".join(fatal),
-        notes=tuple(dict.fromkeys(n for v in views.values() for n in _notes(v))),
+        notes=tuple(dict.fromkeys((*(_left_out(hosts) if every else ()), *notes))),
+        unplaced=tuple(r.rank for r in unplaced),
     )
-
-
-def _with(host: HostInput, extra: dict[str, str]) -> HostInput:
-    merged = {k: v for k, v in (host.settings | extra).items() if v != ""}
-    return HostInput(**{f: getattr(host, f) for f in host.__struct_fields__} | {"settings": merged})
 
 
 def _number(hosts: tuple[HostInput, ...], version: Version) -> tuple[RankSpec, ...]:
@@ -155,34 +168,32 @@ def _known(gdr: Gdr) -> bool | Missing:
     return Missing(Reason.NOT_RECORDED, "whether GPU and NIC can do it is not known") if gdr.unknown else gdr.used
 
 
-def _nvls(views: list[HostView], version: Version) -> tuple[bool | Missing, str]:
-    """Return whether NVLink SHARP is used, and the rule (src/transport/nvls.cc, src/graph/search.cc)."""
-    if not versions.has("nvls", version):
-        return False, "this version knows no NVLS"
-    if not views:
-        return False, "no rank"
-    view = views[0]
-    gpus = view.graph.gpus
-    value = view.settings.versioned("NCCL_NVLS_ENABLE", 2)
-    if value == 0:
-        return False, "NCCL_NVLS_ENABLE=0"
-    if any(len(v.graph.gpus) < 2 for v in views):
-        return False, "needs at least two GPUs of a host"
-    if any(not v.graph.nodes["NVS"] for v in views):
-        return False, "no NVSwitch"
-    if min(g.sm for v in views for g in v.graph.gpus) < 90:
-        return False, "needs compute capability 9.0 or newer on every GPU"
-    if value == 2 and isinstance(view.host.multicast, Missing):
-        if view.host.assume:
-            return True, "NVSwitch, and GPUs of 9.0 or newer; that the driver offers multicast is taken as so"
-        return view.host.multicast, "whether the driver offers multicast is not known"
-    if value == 2 and view.host.multicast is False:
-        return False, "the driver offers no multicast"
-    return True, f"NVSwitch, multicast, and {len(gpus)} GPUs of compute capability 9.0 or newer"
+def _left_out(hosts: tuple[HostInput, ...]) -> list[str]:
+    """Return which GPUs no job can use, of hosts all of whose GPUs were to have a rank."""
+    return [f"{h.name}: {a} ({why}) is left out" for h in hosts for a, why in h.left_out.items()]
+
+
+def _joined_ports(view: HostView) -> list[str]:
+    """Return the names of the NICs that NCCL would make of several ports of one card, as it writes them (`a+b`)."""
+    s = view.settings
+    if not versions.has("joins_ports", view.version) or s.integer("NCCL_IB_MERGE_NICS", 1) == 0:
+        return []
+    if s.values.get("NCCL_NET_MERGE_LEVEL") == "LOC":
+        return []
+    cards: dict[str, list[str]] = {}
+    for net in view.graph.nets:
+        # Only RDMA devices have a port number, and only they are joined.
+        if net.address and net.port > 0:
+            cards.setdefault(net.address, []).append(net.name)
+    return ["+".join(names) for names in cards.values() if len(names) > 1]
 
 
 def _notes(view: HostView) -> list[str]:
-    out = list(view.graph.notes)
+    out = [*view.host.notes, *view.graph.notes]
+    if joined := _joined_ports(view):
+        out.append(
+            f"{view.host.name}: NCCL joins ports of one card to one NIC ({', '.join(joined)}); here each is apart"
+        )
     assumed = [g.address for g in view.graph.gpus if g.assumed]
     if assumed:
         out.append(

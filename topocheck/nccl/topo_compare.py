@@ -16,8 +16,8 @@ class TopoDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One difference.
 
     Attributes:
-        kind: missing (on the machine, not in the file), extra (the other way round), speed, width, numa, switch,
-            gdr, nvlink, cpu, or version.
+        kind: missing (on the machine, not in the file), extra (the other way round), place (of a network device),
+            speed, width, numa, switch, gdr, nvlink, cpu, or version.
         subject: PCI address, name of a NIC, or CPU.
         file, machine: the two values; empty where there is none.
         text: what NCCL will make of it.
@@ -44,7 +44,7 @@ def _places(root: Element) -> dict[str, _Place]:
     while todo:
         element, numa, above = todo.pop()
         for child in element.having("pci"):
-            address = (child.get("busid") or "").lower()
+            address = child.get("busid") or ""
             out[address] = _Place(child, numa, above)
             todo.append((child, numa, (*above, address)))
     return out
@@ -61,6 +61,15 @@ def _nets(root: Element) -> dict[str, Element]:
     }
 
 
+def _holders(root: Element) -> dict[str, str]:
+    """Return the address of the PCI element that holds each network device, by its name; `cpu` outside of all."""
+    out: dict[str, str] = {}
+    for e in root.walk():
+        for net in (n for nic in e.having("nic") for n in nic.having("net")):
+            out.setdefault(net.get("name") or "", e.get("busid") or e.name)
+    return out
+
+
 def _number(text: str | None) -> float | None:
     head = (text or "").split(" GT/s")[0].strip()
     try:
@@ -72,6 +81,9 @@ def _number(text: str | None) -> float | None:
 def compare(file: Element, machine: Element) -> tuple[TopoDifference, ...]:
     """Return the differences between a topology file and the machine (as `write_topology` writes it)."""
     theirs, ours = _places(file), _places(machine)
+    here, there = _holders(machine), _holders(file)
+    moved = {n: (there[n], here[n]) for n in here if n and there.get(n, here[n]) != here[n]}
+    told = {address for pair in moved.values() for address in pair}
     out: list[TopoDifference] = []
     if integer(file.get("version")) != 1:
         text = "NCCL takes only version 1 and ends its init with another"
@@ -81,13 +93,17 @@ def compare(file: Element, machine: Element) -> tuple[TopoDifference, ...]:
             # A switch counts by its link upward; which switches there are is told at the devices below.
             out += _link(address, theirs[address], place) if address in theirs else []
             continue
+        if address not in theirs and address in told:
+            continue
         if address not in theirs:
             text = "NCCL finds it by itself and puts it where the machine shows it"
             out.append(_d("missing", address, "", "there", text))
             continue
         out += _device(address, theirs[address], place)
+    text = "NCCL finds it by its name and leaves it where the file puts it"
+    out += [_d("place", name, file_has, machine_has, text) for name, (file_has, machine_has) in moved.items()]
     for address, place in theirs.items():
-        if address in ours:
+        if address in ours or address in told:
             continue
         if _is_device(place):
             text = "no such device here: NCCL drops it, and what the file meant by it is lost"

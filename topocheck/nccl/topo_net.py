@@ -16,6 +16,16 @@ MAX_DEVICES = 32
 """Most RDMA devices, and MAX_SOCKETS most interfaces, that NCCL takes (MAX_IB_DEVS, MAX_IFS)."""
 MAX_SOCKETS = 16
 _UP_AND_RUNNING = 0x1 | 0x40
+CHOOSE_NETWORK = (
+    "NCCL_NET",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_HCA",
+    "NCCL_IB_MERGE_VFS",
+    "NCCL_IB_DEVICE_PCI_ORDER",
+    "NCCL_DMABUF_ENABLE",
+    "NCCL_SOCKET_IFNAME",
+)
+"""The settings read here: they act on what NCCL finds on a machine."""
 
 
 class NetEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,13 +161,19 @@ def _up(i: NetInterface) -> bool:
     return bool(flags & 0x1) and running and addressed
 
 
+def _asked_interfaces(settings: Settings) -> str:
+    """Return NCCL_SOCKET_IFNAME where NCCL heeds it: it passes over a text of one character."""
+    asked = settings.values.get("NCCL_SOCKET_IFNAME", "")
+    return asked if len(asked) > 1 else ""
+
+
 def socket_interfaces(node: Node, settings: Settings) -> list[NetInterface]:
     """Return the interfaces NCCL takes for TCP, by its own choice or by NCCL_SOCKET_IFNAME (src/misc/socket.cc).
 
     Without a setting: names that begin with `ib`, else all but docker, lo and virbr, else these three in turn.
     """
     interfaces = [] if isinstance(node.net.interfaces, Missing) else [i for i in node.net.interfaces if _up(i)]
-    asked = settings.values.get("NCCL_SOCKET_IFNAME")
+    asked = _asked_interfaces(settings)
     if asked:
         return [i for i in interfaces if chosen(asked, i.name)][:MAX_SOCKETS]
     for wanted in ("ib", "^docker,lo,virbr", "docker", "lo", "virbr"):
@@ -178,13 +194,39 @@ def socket_entries(node: Node, settings: Settings) -> list[NetEntry]:
     return out
 
 
+def _asked_network(settings: Settings) -> str:
+    return settings.values.get("NCCL_NET", "").lower()
+
+
 def net_entries(node: Node, version: Version, settings: Settings, known_functions: frozenset[str]) -> list[NetEntry]:
     """Return the network devices of the network that NCCL chooses: InfiniBand and RoCE, else TCP."""
-    if settings.values.get("NCCL_NET", "").lower() != "socket":
+    if _asked_network(settings) != "socket":
         found = rdma_entries(node, version, settings, known_functions)
-        if found or settings.values.get("NCCL_NET", "").lower() == "ib":
+        if found or _asked_network(settings) == "ib":
             return found
     return socket_entries(node, settings)
+
+
+def network_stops(node: Node, version: Version, settings: Settings) -> str:
+    """Return why init ends for want of a network that the settings ask for; empty where it does not.
+
+    Every job needs a TCP interface to meet by (src/bootstrap.cc), and the network of NCCL_NET (src/plugin/net.cc), also
+    on one node. What could not be read stops nothing.
+    """
+    asked = _asked_interfaces(settings)
+    if asked and not isinstance(node.net.interfaces, Missing) and not socket_interfaces(node, settings):
+        return f"NCCL_SOCKET_IFNAME={asked}: no interface that is up fits: Bootstrap : no socket interface found"
+    if _asked_network(settings) != "ib" or rdma_unknown(node) or rdma_entries(node, version, settings, frozenset()):
+        return ""
+    return "NCCL_NET=IB: no RDMA device that NCCL would take, so no network is left"
+
+
+def plugin_note(settings: Settings) -> str:
+    """Return what must be said where NCCL_NET names a network that is not NCCL's own; empty otherwise."""
+    if _asked_network(settings) in ("", "ib", "socket"):
+        return ""
+    name = settings.values["NCCL_NET"]
+    return f"NCCL_NET={name} names a plugin's network, not known here: the NICs are those without it"
 
 
 def rdma_unknown(node: Node) -> bool:

@@ -32,12 +32,17 @@ def cumem(view: HostView) -> tuple[bool | Missing, ReasonStep]:
     return on, ReasonStep(f"driver and GPU {'offer' if on else 'do not offer'} cuMem (CUDA driver 12.0)", "info")
 
 
+def no_gpu(view: HostView, address: str) -> str:
+    """Return why nothing can be told of a GPU that is not in a host's topology."""
+    why = view.host.left_out.get(address)
+    return f"{address} of {view.host.name}" + (f" ({why})" if why else " is not in the topology")
+
+
 def local_pair(view: HostView, a: RankSpec, b: RankSpec, rank_of: dict[int, int]) -> RankPair:
     """Return what two ranks of one host do. `rank_of` maps the host's GPU indices to ranks."""
     i, j = view.gpu(a.gpu), view.gpu(b.gpu)
     if i is None or j is None:
-        absent = a.gpu if i is None else b.gpu
-        missing = Missing(Reason.ABSENT, f"{absent} is not in the topology")
+        missing = Missing(Reason.ABSENT, no_gpu(view, a.gpu if i is None else b.gpu))
         return RankPair(from_rank=a.rank, to_rank=b.rank, path="DIS", routed="DIS", gb_s=0.0, transport=missing)
     first, routed = view.first.get(("GPU", i, "GPU", j)), view.path("GPU", i, "GPU", j)
     path = first.type if first else routed.type
@@ -156,6 +161,9 @@ def _over_net(
         transport = "NET/GDRDMA"
     elif sends or receives:
         transport = f"NET/GDRDMA ({'send' if sends else 'receive'} only)"
+    rate = 0.0
+    if out is not None and back is not None:
+        rate = min(va.path("GPU", i, "NET", out).gb_s, vb.path("GPU", j, "NET", back).gb_s)
     if proxy is not None:
         why.append(ReasonStep("sent by the GPU next to that NIC (PXN)", "info"))
     return RankPair(
@@ -163,7 +171,7 @@ def _over_net(
         to_rank=pair.to_rank,
         path=pair.path,
         routed=pair.routed,
-        gb_s=pair.gb_s,
+        gb_s=rate,
         transport=transport,
         nic_send=va.graph.nets[out].name if out is not None else "",
         nic_receive=vb.graph.nets[back].name if back is not None else "",
@@ -211,7 +219,7 @@ def remote_pair(va: HostView, vb: HostView, a: RankSpec, b: RankSpec, rank_of: d
     pair = RankPair(from_rank=a.rank, to_rank=b.rank, path="NET", routed="NET", gb_s=0.0, transport="NET")
     i, j = va.gpu(a.gpu), vb.gpu(b.gpu)
     if i is None or j is None:
-        missing = Missing(Reason.ABSENT, f"{a.gpu if i is None else b.gpu} is not in the topology")
+        missing = Missing(Reason.ABSENT, no_gpu(va, a.gpu) if i is None else no_gpu(vb, b.gpu))
         return RankPair(from_rank=a.rank, to_rank=b.rank, path="DIS", routed="DIS", gb_s=0.0, transport=missing)
     if (linked := _mnnvl(va, vb, a, b, why)) is not None:
         gb_s = min(sum(x.gb_s for x in v.graph.nodes["GPU"][k].links if x.kind == "NVL") for v, k in ((va, i), (vb, j)))

@@ -58,7 +58,9 @@ class HostInput(msgspec.Struct, frozen=True, kw_only=True):
         multicast: whether the driver offers multicast objects.
         fabric: address -> (state, cluster UUID, clique) as NVML says.
         imex: whether IMEX channels are there.
-        fatal: why its topology file ends NCCL's init; empty where there is none or it does not.
+        fatal: why its topology file or its network ends NCCL's init; empty where neither does.
+        left_out: addresses of the GPUs that no job can use -> why.
+        notes: what else must be said of it.
     """
 
     name: str
@@ -73,6 +75,8 @@ class HostInput(msgspec.Struct, frozen=True, kw_only=True):
     fabric: dict[str, tuple[str, str, int]] = msgspec.field(default_factory=dict)
     imex: bool | Missing = ABSENT
     fatal: str = ""
+    left_out: dict[str, str] = msgspec.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class RankPair(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +85,7 @@ class RankPair(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: NCCL's path type between the GPUs, before its tests re-route it; NET between hosts.
         routed: the type after them, as its log shows it.
-        gb_s: bandwidth NCCL gives to that path.
+        gb_s: bandwidth NCCL gives to that path; over NET the lower of the two ways to the NICs, 0 without a NIC.
         transport: as the log words it (`P2P/CUMEM`, `SHM/direct/direct`, `NET/GDRDMA`); Missing where a fact it
             hangs on is not known.
         nic_send, nic_receive: names of the NICs on either side, where NET is used.
@@ -155,7 +159,8 @@ class NcclView(msgspec.Struct, frozen=True, kw_only=True):
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """All that NCCL will do. `fatal` says why its init would end; empty where it would not.
 
-    `version_note` says what the version has against it: none installed here, or not known to the rules.
+    `version_note` says what the version has against it: none installed here, or not known to the rules. `unplaced` are
+    the ranks whose GPU is not in the topology, so that nothing can be told of the job as a whole.
     """
 
     version: str
@@ -168,6 +173,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     bounds: tuple[Bound, ...] = ()
     fatal: str = ""
     notes: tuple[str, ...] = ()
+    unplaced: tuple[int, ...] = ()
 
     def pair(self, from_rank: int, to_rank: int) -> RankPair:
         """Return the pair of two ranks; StopIteration where there is none."""

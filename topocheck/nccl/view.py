@@ -10,11 +10,12 @@ from topocheck.knowledge.tables import rows
 from topocheck.model.base import ABSENT, Missing, Reason, known
 from topocheck.model.node import Node
 from topocheck.nccl.predict import predict
+from topocheck.nccl.settings import Settings
 from topocheck.nccl.topo import usable_gpus, why_unusable, write_topology
-from topocheck.nccl.topo_file import file_in_force
-from topocheck.nccl.topo_merge import merge
+from topocheck.nccl.topo_file import TopoFile, file_in_force
+from topocheck.nccl.topo_merge import merge, silence_note
+from topocheck.nccl.topo_net import network_stops, plugin_note
 from topocheck.nccl.types import HostInput, NcclPair, NcclView, Prediction
-from topocheck.nccl.xml import Element
 from topocheck.topology.types import Topology
 
 
@@ -53,9 +54,10 @@ def version_note(node: Node | None, asked: str | None = None) -> str:
     return ""
 
 
-def settings_of(node: Node) -> dict[str, str]:
-    """Return NCCL's settings in force on a node, by name."""
-    return {s.name: s.value for s in node.settings.nccl if s.in_force}
+def settings_of(node: Node, what_if: dict[str, str] | None = None) -> dict[str, str]:
+    """Return NCCL's settings in force on a node, by name; those of `what_if` on top, where an empty value unsets."""
+    values = {s.name: s.value for s in node.settings.nccl if s.in_force}
+    return {k: v for k, v in (values | (what_if or {})).items() if v != ""}
 
 
 def host_input(
@@ -64,7 +66,7 @@ def host_input(
     version: Version,
     *,
     name: str | None = None,
-    file: Element | None = None,
+    file: TopoFile | None = None,
     settings: dict[str, str] | None = None,
 ) -> HostInput:
     """Return what the prediction needs of a node.
@@ -76,7 +78,7 @@ def host_input(
         name: of the host; its hostname or recording where None.
         file: a topology file, laid over what the machine shows as NCCL lays it; where None, the one in force on the
             node (NCCL_TOPO_FILE, or NCCL's default file).
-        settings: in force; the node's own where None.
+        settings: in force; the node's own where None. They also choose the network, so they count from here on.
     """
     values = settings_of(node) if settings is None else settings
     status = {
@@ -97,13 +99,22 @@ def host_input(
             clique = n.fabric_clique if isinstance(n.fabric_clique, int) else 0
             fabric[g.address] = (n.fabric_state, n.fabric_cluster_uuid, clique)
     hostname = node.system.hostname
+    name = name or (hostname if isinstance(hostname, str) else node.source)
     machine = write_topology(node, topology, version, values)
-    in_force = file_in_force(node, version) if file is None else None
-    if in_force is not None and not in_force.fatal:
-        file = in_force.root
+    chosen = Settings(values, version)
+    notes = [plugin_note(chosen)]
+    if file is None and "NCCL_TOPO_FILE" in settings_of(node) and "NCCL_TOPO_FILE" not in values:
+        notes.append("whether NCCL's default topology file is there is not known: NCCL_TOPO_FILE hid it")
+    elif file is None:
+        file = file_in_force(node, version)
+    stops = [file.fatal if file is not None else "", network_stops(node, version, chosen)]
+    merged = machine
+    if file is not None and file.root is not None and not file.fatal:
+        merged = merge(file.root, machine)
+        notes.append(silence_note(file.path, file.root, machine))
     return HostInput(
-        name=name or (hostname if isinstance(hostname, str) else node.source),
-        topology=machine if file is None else merge(file, machine),
+        name=name,
+        topology=merged,
         settings=values,
         p2p_status=status,
         peer_access=peers,
@@ -112,7 +123,9 @@ def host_input(
         multicast=all(multicast) if multicast else ABSENT,
         fabric=fabric,
         imex=bool(node.system.imex_channels) if known(node.system.imex_channels) else ABSENT,
-        fatal=in_force.fatal if in_force is not None else "",
+        fatal="; ".join(s for s in stops if s),
+        left_out={g.address: f"{g.label}: {why}" for g in topology.gpus if (why := why_unusable(g))},
+        notes=tuple(f"{name}: {n}" for n in notes if n),
     )
 
 

@@ -74,6 +74,9 @@ def _element(e: Element, most: int, version: Version) -> list[Remark]:
         text = f"busid {bus[:30]!r} is not written dddd:bb:dd.f"
         short = re.fullmatch(r"[0-9a-fA-F]{3}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]", bus) is not None
         out.append(_at(e, text, fatal=not short))
+    elif e.name == "pci" and bus is not None and bus != bus.lower():
+        text = f"busid {bus}: NCCL writes addresses in small letters, so it does not find this one on a machine"
+        out.append(_at(e, text, fatal=False))
     speed = e.get("link_speed")
     if speed and not versions.knows_speed(speed, version):
         out.append(_at(e, f"link_speed {speed[:30]!r} is none NCCL knows: taken as 8 GT/s", fatal=False))
