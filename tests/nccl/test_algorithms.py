@@ -96,15 +96,22 @@ def test_nvls_over_an_nvlink_domain_counts_its_gpus():
             for i in range(gpus)
         )
         p = predict(hosts, version, ranks)
-        # NICs set no bound to what goes over NVLink.
-        assert p.bounds == ()
-        assert "no bound is worked out where NVLink joins hosts" in p.notes
+        # NICs set no bound to what goes over NVLink: 18 links of 20.6 GB/s do.
+        assert p.bounds[0].busbw_gb_s == pytest.approx(370.8)
         return p.nvls
 
     assert nvls((2, 28, 9), 1) is True
     assert nvls((2, 28, 3), 1) is False
     assert nvls((2, 28, 3), 2) is True
     assert nvls((2, 20, 5), 4) is False
+
+
+def test_an_nvlink_domain_beside_a_host_outside_it_has_no_bound():
+    fabric = {f"0000:{n + 1:x}3:00.0": ("completed", "aa-1", 5) for n in range(8)}
+    inside = tuple(files.host(files.hgx_h100(), name=f"h{n}", fabric=fabric, imex=True) for n in range(2))
+    p = predict((*inside, files.host(files.hgx_h100(), name="out")), (2, 28, 9))
+    assert p.bounds == ()
+    assert "no bound is worked out where NVLink joins some hosts and not others" in p.notes
 
 
 def test_bounds_are_those_of_the_algorithms_that_are_left():

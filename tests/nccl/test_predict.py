@@ -325,7 +325,13 @@ def test_multi_node_nvlink():
         fabrics = [dict.fromkeys(buses, ("Completed", "8d3f-1", c)) for c in (5, clique)]
         return tuple(files.host(text, name=f"n{i}", fabric=f, **rest) for i, f in enumerate(fabrics))
 
-    assert predict(hosts(5), V).pair(0, 8).transport == "P2P/MNNVL"
+    joined = predict(hosts(5), V)
+    assert joined.pair(0, 8).transport == "P2P/MNNVL"
+    # One NVLink domain of 16 GPUs: 18 x 20.6 GB/s each, whatever the NICs; NVLS 2 B (n-1)/(n+1).
+    assert {b.algorithm: b.busbw_gb_s for b in joined.bounds} == {
+        "Ring": pytest.approx(370.8),
+        "NVLS": pytest.approx(2 * 370.8 * 15 / 17),
+    }
     assert str(predict(hosts(6), V).pair(0, 8).transport).startswith("NET")
     assert str(predict(hosts(5), (2, 19, 4)).pair(0, 8).transport).startswith("NET")
     off = {"NCCL_P2P_DISABLE": "1"}

@@ -110,10 +110,19 @@ def _to_nics(view: HostView) -> tuple[float, str]:
     return gb_s, f"the {counted} of {view.host.name}, {gb_s:.1f} GB/s together"
 
 
-def bounds(views: list[HostView], ranks: int, *, nvls: bool) -> tuple[Bound, ...]:
-    """Return the bounds of ring, tree (several hosts) and NVLS (one host, where it is used)."""
+def bounds(views: list[HostView], ranks: int, *, nvls: bool, one_domain: bool = False) -> tuple[Bound, ...]:
+    """Return the bounds of ring, tree (several hosts) and NVLS (one host or NVLink domain, where it is used).
+
+    Args:
+        views: the hosts.
+        ranks: number of GPUs.
+        nvls: whether NVLink SHARP is used.
+        one_domain: whether NVLink joins all hosts, which NCCL then takes as one.
+    """
     if ranks < 2 or not views:
         return ()
+    if one_domain:
+        return _of_nvlink(views, ranks, nvls=nvls)
     inside = [(*ring_inside(v), len(v.graph.gpus)) for v in views if len(v.graph.gpus) > 1]
     between = [(*_to_nics(v), len(views)) for v in views] if len(views) > 1 else []
     parts = [*inside, *between]
@@ -129,11 +138,23 @@ def bounds(views: list[HostView], ranks: int, *, nvls: bool) -> tuple[Bound, ...
             Bound(algorithm="Tree", busbw_gb_s=factor * rate * (ranks - 1) / ranks, limited_by=words, formula=text)
         )
     elif nvls:
-        view, n = views[0], ranks
-        width, gpu = min((_nvlink_width(view, i), i) for i in range(len(view.graph.gpus)))
-        rate = 2 * width * (n - 1) / (n + 1)
-        words = f"all NVLinks of {view.graph.gpus[gpu].address} together, {width:.1f} GB/s"
-        out.append(Bound(algorithm="NVLS", busbw_gb_s=rate, limited_by=words, formula=f"2 B (n-1)/(n+1), n = {n}"))
+        out += [b for b in _of_nvlink(views, ranks, nvls=True) if b.algorithm == "NVLS"]
+    return tuple(out)
+
+
+def _of_nvlink(views: list[HostView], n: int, *, nvls: bool) -> tuple[Bound, ...]:
+    """Return the bounds of n GPUs that an NVSwitch joins: what the one with the narrowest NVLinks sends at once."""
+    width, view, gpu = min(
+        ((_nvlink_width(v, i), v, i) for v in views for i in range(len(v.graph.gpus))), key=lambda x: x[0]
+    )
+    where = view.graph.gpus[gpu].address + (f" of {view.host.name}" if len(views) > 1 else "")
+    words = f"all NVLinks of {where} together, {width:.1f} GB/s"
+    if not width:
+        return ()
+    out = [Bound(algorithm="Ring", busbw_gb_s=width, limited_by=words, formula="narrowest hop, all channels together")]
+    if nvls:
+        formula = f"2 B (n-1)/(n+1), n = {n}"
+        out.append(Bound(algorithm="NVLS", busbw_gb_s=2 * width * (n - 1) / (n + 1), limited_by=words, formula=formula))
     return tuple(out)
 
 

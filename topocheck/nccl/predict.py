@@ -61,20 +61,20 @@ def predict(
     pairs = _pairs(ranks, views, rank_of)
     unplaced = tuple(r for r in ranks if views[r.host].gpu(r.gpu) is None)
     limits: tuple[Bound, ...] = ()
+    far: set[bool] = set()
     if unplaced:
         nvls_why = f"rank {unplaced[0].rank} is on {no_gpu(views[unplaced[0].host], unplaced[0].gpu)}"
         nvls: bool | Missing = Missing(Reason.ABSENT, nvls_why)
     else:
         nvls, nvls_why = algorithms.nvls(list(views.values()), {r.rank: r.host for r in ranks}, pairs)
         may = frozenset.intersection(*map(algorithms.allowed, settings)) if settings else frozenset()
-        limits = bounds(list(views.values()), len(ranks), nvls=nvls is True)
+        hosts_of = {r.rank: r.host for r in ranks}
+        far = {p.transport == algorithms.MNNVL for p in pairs if hosts_of[p.from_rank] != hosts_of[p.to_rank]}
+        if far != {True, False}:
+            limits = bounds(list(views.values()), len(ranks), nvls=nvls is True, one_domain=far == {True})
         limits = tuple(b for b in limits if b.algorithm.lower() in may)
-    over_nvlink = any(p.transport == algorithms.MNNVL for p in pairs)
-    if over_nvlink:
-        # The bounds know NICs between hosts only, and NVLink there carries far more.
-        limits = ()
     notes = [n for v in views.values() for n in _notes(v)]
-    notes += ["no bound is worked out where NVLink joins hosts"] if over_nvlink else []
+    notes += ["no bound is worked out where NVLink joins some hosts and not others"] if far == {True, False} else []
     notes += [f"rank {r.rank} is on {no_gpu(views[r.host], r.gpu)}: nothing can be told of it" for r in unplaced]
     notes += [text for s in settings if len(ranks) > 1 and (text := algorithms.lacks_algorithm(s, nvls))]
     return Prediction(
