@@ -15,6 +15,7 @@ AREAS = (
     "nccl",
     "nccl_forced",
     "nccl_hca",
+    "nccl_hca_left_out",
     "nccl_levels",
     "nccl_network",
     "nccl_topo_file",

@@ -34,7 +34,7 @@ def visible(c: Context) -> list[Gpu]:
     return [by_address[d.address] for d in order if known(d.address) and d.address in by_address] or gpus
 
 
-def _own(c: Context) -> list[Gpu]:
+def own_gpus(c: Context) -> list[Gpu]:
     """Return the GPUs this process works with: the one of its local rank where it is a rank, else all visible."""
     gpus = visible(c)
     ranks = {s.name: s.value for s in c.node.settings.neighbours}
@@ -84,7 +84,7 @@ class Reach(msgspec.Struct, frozen=True):
 
 def _reach(c: Context) -> list[Reach] | None:
     """Return what each GPU of this process leaves to it; None where the CPUs of the process cannot be told."""
-    own = _own(c)
+    own = own_gpus(c)
     if not own:
         raise not_applicable(no_gpu(c))
     if len(_nodes_with_cpus(c)) < 2:
@@ -121,7 +121,7 @@ def process_far_from_gpus(c: Context) -> Iterator[Finding]:
         With one NUMA node, or where the process may use every CPU. A process that sees GPUs of several sockets
         and is near some of them gets a note: it may be one rank of several.
     """
-    untold = nodes_untold(c, "numa.process-far-from-gpus", devices=bool(_own(c)))
+    untold = nodes_untold(c, "numa.process-far-from-gpus", devices=bool(own_gpus(c)))
     if untold is not None:
         yield untold
         return
@@ -190,7 +190,7 @@ def memory_nodes_excluded(c: Context) -> Iterator[Finding]:
             raise not_applicable(f"{what} cannot be told: {value}")
     if allowed is None or memory is None or len(memory) < 2:
         raise not_applicable("one memory node")
-    placed = [(g, g.cpu_node) for g in _own(c) if not isinstance(g.cpu_node, Missing)]
+    placed = [(g, g.cpu_node) for g in own_gpus(c) if not isinstance(g.cpu_node, Missing)]
     if not placed:
         raise not_applicable("no GPU tells its NUMA node")
     without = [(g, n) for g, n in placed if n in memory and n not in allowed]
