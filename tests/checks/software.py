@@ -19,6 +19,7 @@ AREAS = (
     "rdma_roads",
     "numa",
     "numa_layout",
+    "numa_unplaced",
     "nccl",
     "nccl_forced",
     "nccl_hca",

@@ -7,16 +7,18 @@ import pytest
 from tests.machines.builder import names
 from tests.topology.described import cached, read
 from topocheck.gpudirect import judge
-from topocheck.model.base import known
+from topocheck.model.base import Missing, known
 from topocheck.model.node import Node
 from topocheck.topology.build import build
 from topocheck.topology.types import Topology
 
 
 def _incomplete(node: Node, t: Topology, *addresses: str) -> bool:
-    """A guest hides its host; a GPU that is lost or that no driver drives tells nothing."""
+    """A guest hides its host; a GPU that is lost or undriven tells nothing; firmware may not place a NIC."""
     told = {g.address for g in t.gpus if g.on_bus and g.nvml is not None}
     gpus = {g.address for g in t.gpus}
+    if isinstance(t.path(addresses[0], addresses[1]).crosses_nodes, Missing):
+        return True
     return known(node.system.hypervisor) or any(a in gpus and a not in told for a in addresses)
 
 

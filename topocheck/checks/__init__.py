@@ -22,6 +22,7 @@ AREAS = (
     "nccl_transports",
     "numa",
     "numa_layout",
+    "numa_unplaced",
     "nvlink",
     "nvlink_fabric",
     "nvlink_peers",

@@ -34,9 +34,13 @@ class Wire(msgspec.Struct, frozen=True):
 
 
 def _wires(c: Context) -> list[Wire]:
-    """Return the active ports; `near` are those of NICs nearest to a GPU that this process works with."""
+    """Return the active ports; `near` are those of NICs nearest to a GPU that this process works with.
+
+    Where nobody can tell which are nearest, all of them may be.
+    """
     own = {g.address for g in own_gpus(c)}
     near = {a for x in c.topology.nearest_nics if x.gpu in own for a in x.nics}
+    near = near or {n.address for n in c.topology.nics}
     return [
         Wire(
             n.label,

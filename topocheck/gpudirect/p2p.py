@@ -32,7 +32,7 @@ from topocheck.knowledge.products import p2p_code
 from topocheck.model.base import Evidence, Missing, Reason, ReasonStep, known
 from topocheck.model.gpu import P2pStatus
 from topocheck.topology.paths import product_of
-from topocheck.topology.types import Gpu, HopKind, Path
+from topocheck.topology.types import Gpu, Path
 
 _NEVER_ASKED = Missing(Reason.NOT_RECORDED, "never asked")
 
@@ -191,11 +191,14 @@ def _way(path: Path) -> ReasonStep:
         "PXB": "they share a tree of PCIe switches",
         "PHB": "peer traffic crosses one host bridge",
         "NODE": "peer traffic crosses two host bridges of one NUMA node",
-        "SYS": "peer traffic crosses the interconnect between NUMA nodes, which is slower and shared",
-    }.get(word, word)
+    }.get(word, "peer traffic crosses two host bridges of one NUMA node")
+    crosses = path.crosses_nodes
+    if isinstance(crosses, Missing):
+        text = f"peer traffic crosses host bridges, and NUMA nodes or not: {crosses.detail or crosses.reason}"
+    elif crosses:
+        text = "peer traffic crosses the interconnect between NUMA nodes, which is slower and shared"
     quoted = (Evidence("PCI tree", f"{path.from_} - {path.to}: {word}"),)
-    crossing = any(h.kind is HopKind.INTER_SOCKET for h in path.hops)
-    return ReasonStep(text, "degraded" if crossing else "info", quoted)
+    return ReasonStep(text, "degraded" if crosses is True else "info", quoted)
 
 
 def _guest(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:

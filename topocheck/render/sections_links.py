@@ -89,7 +89,7 @@ def matrix(report: Report, page: Page) -> None:
     for near in topology.nearest_nics if topology.nics else ():
         gpu = next(g for g in topology.gpus if g.address == near.gpu)
         names = ", ".join(n.label for n in topology.nics if n.address in near.nics)
-        page.pair(f"nearest {gpu.label}", f"{names or 'none'} ({text_of(near.class_)})")
+        page.pair(f"nearest {gpu.label}", f"not known: {near.untold}" if near.untold else f"{names} ({near.class_})")
     if topology.flat_tree:
         page.text(
             "This guest's hypervisor shows a flat PCI bus: how near a GPU is to a NIC cannot be told from here.",
