@@ -44,6 +44,17 @@ def test_every_pair_has_its_verdict_and_every_verdict_its_reason(name: str) -> N
         assert all(r.text and r.effect in ("yes", "degraded", "no", "unknown", "info") for r in v.reasons)
 
 
+def test_nothing_is_advised_against_what_a_product_is_sold_without() -> None:
+    """NVML says CNS, and BAR1 is small; neither a driver nor a larger window gives a GeForce peer access."""
+    node = cached("rtx4090_x8")
+    steps = [r for v in judge(node, build(node)).p2p for r in v.reasons]
+    assert {r.text.split("; ")[-1] for r in steps if r.effect == "no"} == {
+        "the product is sold without peer access over PCIe"
+    }
+    assert any("BAR1" in r.text for r in steps)
+    assert {r.fix for r in steps} == {None}
+
+
 def test_geforce_without_p2p() -> None:
     node = cached("rtx4090_x8")
     assert {v.verdict.value for v in judge(node, build(node)).p2p} == {"no"}
