@@ -137,19 +137,23 @@ def nvlink(report: Report, page: Page) -> None:
     page.heading("NVLink")
     rows: list[Sequence[Span | str]] = []
     for g in topology.gpus:
-        links = g.nvml.nvlinks if g.nvml else ()
+        if g.nvml is None or not g.on_bus:
+            rows.append((g.label, "? lost" if not g.on_bus else "? no answer", "-", "-", "-", "-"))
+            continue
+        links = g.nvml.nvlinks
         up = [k for k in links if k.active is True]
         remote = sorted({text_of(k.remote_type) for k in up})
         version = sorted({k.version for k in up if known(k.version)})
+        untold = sum(isinstance(k.active, Missing) for k in links)
         errors = sum(sum(k.errors.values()) for k in links)
         rows.append(
             (
                 g.label,
-                f"{len(up)} of {len(links)}",
+                f"{len(up)} of {len(links)}" + (f", {untold} unknown" if untold else ""),
                 ", ".join(map(str, version)) or "-",
                 ", ".join(remote) or "-",
                 str(errors),
-                text_of(g.nvml.fabric_state) if g.nvml else "-",
+                text_of(g.nvml.fabric_state),
             )
         )
     page.table(("", "links up", "version", "to", "errors", "fabric"), rows)
