@@ -70,6 +70,64 @@ def test_a_nic_that_is_down_warns() -> None:
     assert "no active port of mlx5_5" in one("nccl.hca-missing", c).title
 
 
+# hgx_h100_cx7 has eight ports of 400 Gb/s InfiniBand, mlx5_0 to 7, each beside a GPU, and two of 100 Gb/s Ethernet.
+@pytest.mark.parametrize(
+    ("value", "leaves", "left_out"),
+    [
+        ("=mlx5_8,mlx5_9", 2 * 100, 8 * 400),
+        ("=mlx5_0", 400, 7 * 400),
+        ("^mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4", 3 * 400 + 2 * 100, 5 * 400),
+    ],
+)
+def test_a_list_that_leaves_out_most_of_the_network_warns(value: str, leaves: int, left_out: int) -> None:
+    f = one("nccl.hca-left-out", with_env(HGX, NCCL_IB_HCA=value))
+    assert f.state is State.WARN
+    assert f"leaves {leaves} Gb/s and leaves out {left_out} Gb/s" in f.title
+    assert f.fix is not None
+    assert "emit nccl-env" in f.fix
+
+
+@pytest.mark.parametrize("good", ["mlx5", "^mlx5_8,mlx5_9", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3", "^mlx5_0"])
+def test_a_list_that_leaves_out_storage_or_a_part_is_quiet(good: str) -> None:
+    assert findings("nccl.hca-left-out", with_env(HGX, NCCL_IB_HCA=good)) == ()
+
+
+def test_a_rank_that_is_given_the_nic_of_its_gpu_is_right() -> None:
+    assert findings("nccl.hca-left-out", with_env(HGX, NCCL_IB_HCA="=mlx5_3", LOCAL_RANK="3")) == ()
+    assert one("nccl.hca-left-out", with_env(HGX, NCCL_IB_HCA="=mlx5_8", LOCAL_RANK="3")).state is State.WARN
+
+
+def test_ethernet_of_the_same_rate_is_left_out_on_purpose() -> None:
+    eth = {f"mlx5_{n}": {"layer": "Ethernet"} for n in range(1, 8)}
+    c = variant(HGX, environment={"NCCL_IB_HCA": "=mlx5_0"}, patch=eth)
+    layers = [p.link_layer for n in c.topology.nics if n.rdma for p in n.rdma.ports]
+    assert layers.count("InfiniBand") == 1
+    assert findings("nccl.hca-left-out", c) == ()
+
+
+def test_ports_without_a_rate_cannot_be_weighed() -> None:
+    c = with_env(HGX, NCCL_IB_HCA="=mlx5_0")
+    nics = tuple(
+        msgspec.structs.replace(
+            n,
+            rdma=msgspec.structs.replace(
+                n.rdma,
+                ports=tuple(msgspec.structs.replace(p, rate_gbit_s=Missing(Reason.UNPARSABLE)) for p in n.rdma.ports),
+            ),
+        )
+        for n in c.topology.nics
+        if n.rdma
+    )
+    dumb = msgspec.structs.replace(c, topology=msgspec.structs.replace(c.topology, nics=nics))
+    assert one("nccl.hca-left-out", dumb).state is State.UNKNOWN
+
+
+def test_a_list_that_nothing_reads_is_not_judged() -> None:
+    off = with_env(HGX, NCCL_IB_HCA="=mlx5_8", NCCL_IB_DISABLE="1")
+    assert state("nccl.hca-left-out", off) is State.NOT_APPLICABLE
+    assert state("nccl.hca-left-out", healthy(HGX)) is State.NOT_APPLICABLE
+
+
 @pytest.mark.parametrize("good", ["=mlx5_1", "mlx5", "mlx5_2", "mlx5_1,mlx5_10,mlx5_11"])
 def test_a_list_that_means_what_it_says(good: str) -> None:
     assert findings("nccl.hca-prefix", with_env("dgx_a100", NCCL_IB_HCA=good)) == ()

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from tests.checks import support
-from tests.checks.software import findings, healthy, one, own_checks, run, state, variant, with_node
+from tests.checks.software import findings, healthy, one, own_checks, run, state, variant, with_nccl, with_node
 from topocheck.checks.registry import Context
 from topocheck.host.base import Host, RecordedBackend
-from topocheck.model.base import ABSENT, State
+from topocheck.model.base import ABSENT, Missing, State
 from topocheck.pipeline import read_node
 from topocheck.probes.registry import PROBES
 
@@ -68,9 +68,9 @@ def test_gpu_memory_nodes_may_be_left_out() -> None:
     assert findings("numa.memory-nodes-excluded", variant("gb200_tray", process={"mems": "0-1"})) == ()
 
 
-def _placeless(*labels: str) -> Context:
-    """Return the HGX machine on whose devices, and the ports above them, firmware is silent."""
-    c = healthy(HGX)
+def _placeless(*labels: str, name: str = HGX) -> Context:
+    """Return a machine on whose devices, and the ports above them, firmware is silent."""
+    c = healthy(name)
     devices = {d.address: d for d in c.node.pci.devices}
     gone = set()
     for d in (*c.topology.gpus, *c.topology.nics):
@@ -100,6 +100,25 @@ def test_one_gpu_without_a_node_warns() -> None:
     assert f.state is State.WARN
     assert "GPU5, mlx5_5 tell no NUMA node" in f.title
     assert findings("numa.node-missing", _placeless("GPU5")) == ()
+
+
+def test_nics_without_a_node_beside_gpus_on_c2c_warn() -> None:
+    """NCCL puts such NICs on a CPU of their own (SYS): its C2C road, known since 2.26.2, leads no farther than P2C."""
+    tray = healthy("gb200_tray")
+    assert one("numa.node-mixed", with_nccl(tray, "2.26.2")).state is State.WARN
+    assert one("numa.node-mixed", tray).state is State.WARN
+    assert one("numa.node-mixed", with_nccl(tray, "2.25.1")).state is State.NOTE
+    guest = with_node(tray, system=msgspec.structs.replace(tray.node.system, hypervisor="KVM"))
+    assert one("numa.node-mixed", guest).state is State.NOTE
+
+
+def test_nics_without_a_node_beside_gpus_on_pcie_lose_nothing() -> None:
+    """Across host bridges (PHB) NCCL stages by default, on the GPU's node or on another."""
+    every = [n.label for n in healthy("nic_wrong_socket").topology.nics]
+    assert every
+    c = support.context(_placeless(*every, name="nic_wrong_socket").node)
+    assert any(isinstance(p.crosses_nodes, Missing) for p in c.topology.paths)
+    assert one("numa.node-mixed", c).state is State.NOTE
 
 
 @pytest.mark.parametrize("name", ["cloud_vm_17nic", "laptop", "gb10"])

@@ -90,3 +90,7 @@ def test_acs_names_only_the_ports_on_the_way() -> None:
     above = c.topology.gpus[0].pci
     assert above is not None
     assert [e.source for e in f.evidence] == [f"{above.chain[-2]} ACSCtl"]
+
+
+def test_a_product_sold_without_peer_access_needs_no_mending() -> None:
+    assert [f.fix for f in findings("p2p.refused", healthy("rtx4090_x8"))] == [None]

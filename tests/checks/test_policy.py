@@ -58,6 +58,43 @@ def test_a_node_that_lacks_it(id_: str, expect: Expect) -> None:
     assert set(states) == {State.FAIL}
 
 
+def _advice(id_: str, name: str, expect: Expect, **change: Any) -> set[str | None]:
+    """The fixes of a check's failures."""
+    c = support.context(support.facts(machine(name, **change)), Policy(expect=expect))
+    _, found = next(iter(registry.run([x for x in static_checks() if x.id == id_], c)))
+    return {f.fix for f in found}
+
+
+# A DGX A100 under the policy of an HGX H100: 12 NICs where 10 are expected, and cards of 12 NVLinks and PCIe gen 4.
+@pytest.mark.parametrize(
+    ("id_", "expect", "words"),
+    [
+        ("policy.nics-differ", Expect(nic_count=10), "correct the policy: this node has more"),
+        ("policy.nics-differ", Expect(nic_count=14), "look for the missing card"),
+        ("policy.nvlinks-missing", Expect(nvlinks_per_gpu=18), "NVIDIA A100-SXM4-40GB has 12 NVLinks"),
+        ("policy.pcie-slower", Expect(pcie_gen=5), "the card itself can do no more than generation 4"),
+        ("policy.pcie-slower", Expect(pcie_width=32), "the card itself can do no more than width 16"),
+    ],
+)
+def test_the_advice_looks_for_nothing_that_is_not_missing(id_: str, expect: Expect, words: str) -> None:
+    (fix,) = _advice(id_, "dgx_a100", expect)
+    assert fix is not None
+    assert words in fix
+
+
+def test_a_link_that_is_down_is_the_boards_matter() -> None:
+    (fix,) = _advice("policy.nvlinks-missing", HGX, Expect(nvlinks_per_gpu=18), gpu={"3": {"links_down": [4]}})
+    assert fix == "reset the GPU, then look at its board"
+
+
+def test_mig_is_told_as_the_reason_and_what_to_do() -> None:
+    c = support.context(support.facts(cached("mig_node")), Policy(expect=Expect(p2p_everywhere=True)))
+    _, found = next(iter(registry.run([x for x in static_checks() if x.id == "policy.p2p-missing"], c)))
+    assert found
+    assert all("split by MIG" in f.title for f in found)
+    assert all(f.fix is not None and "-mig 0" in f.fix for f in found)
+
+
 @pytest.mark.parametrize("id_", sorted({i for i, _ in HAS} | {"policy.driver-differs"}))
 def test_nothing_is_judged_where_nothing_is_expected(id_: str) -> None:
     assert result(id_, HGX, None)[0].state is State.NOT_APPLICABLE

@@ -116,6 +116,26 @@ def test_gpus_that_name_none_or_several(topocheck: Any, gpus: str) -> None:
     assert "GPU0 0000:18:00.0" in said.err
 
 
+# The switch above GPU3 and its mlx5_3, and that NIC alone; mlx5_8 is for storage, behind no GPU's switch.
+@pytest.mark.parametrize(
+    ("device", "link", "others"), [("0000:5a:00.0", "5x8", 0), ("mlx5_3", "5x8", 0), ("mlx5_8", "4x8", 1)]
+)
+def test_a_link_that_only_another_gpu_uses_is_its_own_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, link: str, others: int
+) -> None:
+    write_snapshot(tmp_path / "slow", "hgx_h100_cx7", patch={device: {"now": link}})
+
+    def code(*gpus: str) -> int:
+        return run(check_command, "--from", tmp_path / "slow", "--only", "pcie.link-width", *gpus).code
+
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert code() == 1
+    assert code("--gpus", "3") == 1
+    assert code("--gpus", "0,3") == 1
+    assert code("--gpus", "0") == others
+
+
 def test_checks_follow_the_chosen_gpus(topocheck: Any) -> None:
     said = json.loads(topocheck("half", "--only", "pcie.link-width", "--gpus", "0", "--format", "json").out)
     assert said["checks"][0]["state"] == "ok"

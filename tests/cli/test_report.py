@@ -61,6 +61,29 @@ def test_sections_and_their_order(hgx):
     assert "GPU0       X  NV18" in text
 
 
+def _section(tmp_path, machine, section):
+    snap = write_snapshot(tmp_path / f"{machine}.snap", machine)
+    return invoke("report", "--from", snap, "--section", section, "--width", 200).stdout
+
+
+def test_links_of_a_lost_gpu_are_no_number(tmp_path):
+    rows = [line.split() for line in _section(tmp_path, "gpu_lost", "nvlink").splitlines()]
+    assert ["GPU4", "18", "of", "18", "4", "switch", "0", "Completed"] in rows
+    assert ["GPU5", "?", "lost", "-", "-", "-", "-"] in rows
+
+
+def test_links_that_mig_takes_away_are_not_told_as_used(tmp_path):
+    """Only GPU0 of mig_node is split; driver and matrix show its links all the same."""
+    text = _section(tmp_path, "mig_node", "summary")
+    assert "NV4 between all 4 GPUs; GPU0 split by MIG, without use of NVLink" in text
+    assert "split by MIG" not in _section(tmp_path, "dgx_a100", "summary")
+
+
+def test_nearest_nics_that_nobody_knows_are_not_counted(tmp_path):
+    assert "unknown for 24 of 24 pairs; nearest NICs: not known" in _section(tmp_path, "gb200_tray", "summary")
+    assert "nearest GPU0      not known: the NUMA node of mlx5_0" in _section(tmp_path, "gb200_tray", "matrix")
+
+
 @pytest.mark.parametrize("format_", ["text", "markdown"])
 def test_a_section_without_anything_says_so(tmp_path, format_):
     bare = write_snapshot(tmp_path / "bare.snap", "no_pci")

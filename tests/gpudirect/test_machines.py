@@ -7,16 +7,18 @@ import pytest
 from tests.machines.builder import names
 from tests.topology.described import cached, read
 from topocheck.gpudirect import judge
-from topocheck.model.base import known
+from topocheck.model.base import Missing, known
 from topocheck.model.node import Node
 from topocheck.topology.build import build
 from topocheck.topology.types import Topology
 
 
 def _incomplete(node: Node, t: Topology, *addresses: str) -> bool:
-    """A guest hides its host; a GPU that is lost or that no driver drives tells nothing."""
+    """A guest hides its host; a GPU that is lost or undriven tells nothing; firmware may not place a NIC."""
     told = {g.address for g in t.gpus if g.on_bus and g.nvml is not None}
     gpus = {g.address for g in t.gpus}
+    if isinstance(t.path(addresses[0], addresses[1]).crosses_nodes, Missing):
+        return True
     return known(node.system.hypervisor) or any(a in gpus and a not in told for a in addresses)
 
 
@@ -40,6 +42,17 @@ def test_every_pair_has_its_verdict_and_every_verdict_its_reason(name: str) -> N
     for v in (*verdicts.p2p, *verdicts.rdma):
         assert any(r.effect == v.verdict.value for r in v.reasons)
         assert all(r.text and r.effect in ("yes", "degraded", "no", "unknown", "info") for r in v.reasons)
+
+
+def test_nothing_is_advised_against_what_a_product_is_sold_without() -> None:
+    """NVML says CNS, and BAR1 is small; neither a driver nor a larger window gives a GeForce peer access."""
+    node = cached("rtx4090_x8")
+    steps = [r for v in judge(node, build(node)).p2p for r in v.reasons]
+    assert {r.text.split("; ")[-1] for r in steps if r.effect == "no"} == {
+        "the product is sold without peer access over PCIe"
+    }
+    assert any("BAR1" in r.text for r in steps)
+    assert {r.fix for r in steps} == {None}
 
 
 def test_geforce_without_p2p() -> None:

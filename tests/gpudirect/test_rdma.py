@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.topology import facts
+from tests.topology.described import cached
 from topocheck.gpudirect import judge
 from topocheck.gpudirect.types import RdmaVerdict
 from topocheck.model.base import ABSENT, DENIED, Missing
@@ -111,14 +112,14 @@ def test_something_must_be_at_the_other_end(state: Any, expected: str) -> None:
     assert verdict(machine(state=state)).verdict == expected
 
 
-def split(node_of_nic: int, **more: Any) -> Node:
+def split(node_of_nic: int | Missing, numa: int = 2, **more: Any) -> Node:
     devices = (
         facts.root_port("pci0000:00 00:01.0", acs_capable=False, numa_node=0),
         facts.gpu("pci0000:00 00:01.0 03:00.0", numa_node=0, **more),
         facts.root_port("pci0000:40 40:01.0", acs_capable=False, numa_node=node_of_nic),
         facts.nic("pci0000:40 40:01.0 05:00.0", numa_node=node_of_nic),
     )
-    return machine(devices=devices)
+    return machine(devices=devices, numa=numa)
 
 
 @pytest.mark.parametrize("node", [0, 1])
@@ -136,6 +137,37 @@ def test_c2c_is_no_detour_on_its_own_cpu(node: int, expected: str) -> None:
     gpus = (facts.nvml(0, A, "NVIDIA GH200 480GB", c2c_links=10, c2c_link_mb_s=44712),)
     n = msgspec.structs.replace(n, nvml=msgspec.structs.replace(n.nvml, gpus=gpus))
     assert verdict(n).verdict == expected
+
+
+def test_c2c_to_a_nic_whose_cpu_nobody_knows_is_unknown() -> None:
+    import msgspec
+
+    def tray(numa: int) -> RdmaVerdict:
+        n = split(ABSENT, numa)
+        gpus = (facts.nvml(0, A, "NVIDIA GH200 480GB", c2c_links=10, c2c_link_mb_s=44712),)
+        return verdict(msgspec.structs.replace(n, nvml=msgspec.structs.replace(n.nvml, gpus=gpus)))
+
+    step = next(r for r in tray(2).reasons if r.effect == "unknown")
+    assert tray(2).verdict == "unknown"
+    assert "the NUMA node of mlx5_0 is not known" in step.text
+    assert "numa_node" in (step.fix or "")
+    assert tray(1).verdict == "yes"  # one node has all CPUs
+
+
+def test_no_crossing_is_claimed_that_nobody_knows_of() -> None:
+    def way(node_of_nic: int | Missing, numa: int) -> str:
+        return next(r.text for r in verdict(split(node_of_nic, numa)).reasons if "crosses" in r.text)
+
+    assert "two host bridges of one NUMA node" in way(ABSENT, 1)
+    assert "the NUMA node of mlx5_0 is not known" in way(ABSENT, 2)
+    assert "crosses NUMA nodes (SYS)" in way(1, 2)
+
+
+def test_a_guest_of_one_node_has_nothing_to_cross() -> None:
+    """cloud_vm_17nic: one socket, one NUMA node, numa_node -1 everywhere; nvidia-smi says SYS there."""
+    t = build(cached("cloud_vm_17nic"))
+    texts = {r.text for v in judge(cached("cloud_vm_17nic"), t).rdma for r in v.reasons if "crosses" in r.text}
+    assert texts == {"traffic crosses two host bridges of one NUMA node (SYS), at less than the wire's rate"}
 
 
 def test_a_translating_iommu_and_acs_degrade() -> None:

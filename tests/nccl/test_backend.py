@@ -5,9 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.machines.builder import machine
 from tests.topology.described import cached
 from topocheck.model.system import SoftwareFacts
 from topocheck.nccl.backend import backends
+from topocheck.pipeline import read_node
+from topocheck.probes.registry import PROBES
 from topocheck.topology.build import build
 
 
@@ -53,6 +56,39 @@ def test_nothing_is_said_of_a_rate_that_was_not_measured():
     assert (said["MPI"].fits, said["Gloo"].fits) == ("yes", "best")
     assert said["MPI"].why.startswith("Open MPI is here; without RDMA it needs TCP between nodes as Gloo does")
     assert not any("faster" in b.why or "slower" in b.why for b in said.values())
+
+
+def network(name: str, **environment: str) -> str:
+    """What the summary says NCCL takes between nodes."""
+    node = read_node(machine(name, environment=environment).host(), PROBES)
+    why = next(b.why for b in backends(node, build(node)) if b.name == "NCCL")
+    return why.partition(" here, ")[2]
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "InfiniBand (8 active HCAs) between nodes"),
+        ({"NCCL_IB_DISABLE": "1"}, "TCP between nodes, through host memory, for NCCL_IB_DISABLE=1"),
+        ({"NCCL_NET": "Socket"}, "TCP between nodes, through host memory, for NCCL_NET=Socket"),
+        ({"NCCL_IB_HCA": "^mlx5_8,mlx5_9"}, "InfiniBand (8 active HCAs; NCCL_IB_HCA leaves out 2) between nodes"),
+        ({"NCCL_IB_HCA": "=mlx5_8"}, "RoCE (1 active device; NCCL_IB_HCA leaves out 9) between nodes"),
+        (
+            {"NCCL_IB_HCA": "mlx4"},
+            "TCP between nodes, through host memory, for NCCL_IB_HCA=mlx4 leaves no active device",
+        ),
+        ({"NCCL_NET": "IB", "NCCL_IB_HCA": "mlx4"}, "nothing between nodes, for NCCL_NET=IB"),
+        ({"NCCL_NET": "AWS Libfabric"}, "the network of NCCL_NET=AWS Libfabric between nodes"),
+    ],
+)
+def test_settings_in_force_choose_the_network(environment, expected):
+    """hgx_h100_cx7: eight InfiniBand NICs, mlx5_0 to 7, and two of Ethernet."""
+    assert network("hgx_h100_cx7", **environment) == expected
+
+
+def test_without_an_interface_there_is_nothing_between_nodes():
+    assert network("gh200") == "nothing between nodes: no interface is up but lo"
+    assert network("rtx4090_x8") == "TCP between nodes, through host memory"
 
 
 def test_every_answer_has_a_reason():

@@ -145,6 +145,22 @@ def test_hcas_are_the_fast_ones_beside_the_gpus() -> None:
     assert f"\nNCCL_IB_HCA=={hca.value[1:]}\n" in text
 
 
+def test_a_lost_gpu_does_not_take_its_nic_from_the_others() -> None:
+    """mlx5_5 stands beside GPU5, which is lost: nobody can tell, and it has the rate and link layer of the others."""
+    hca, interface = suggestions(*cached("gpu_lost"))
+    healthy, its_interface = suggestions(*cached("hgx_h100_cx7"))
+    assert hca.value == healthy.value
+    assert "taken as well: mlx5_5:1" in hca.why[1]
+    assert "nearest to GPU5 is not known" in hca.why[1]
+    assert interface.value == its_interface.value
+
+
+def test_nics_whose_place_nobody_knows_are_not_called_near() -> None:
+    hca, _ = suggestions(*cached("gb200_tray"))
+    assert hca.why[0].startswith("4 active ports of the fastest rate, 400 Gb/s")
+    assert "nearest to GPU0, GPU1, GPU2, GPU3 is not known: the NUMA node of mlx5_0 is not known" in hca.why[1]
+
+
 def test_a_down_port_is_no_data_port() -> None:
     hca, _ = suggestions(*look("hgx_h100_cx7", patch={"mlx5_3": {"state": "DOWN/Polling"}}))
     assert "mlx5_3:1" not in hca.value.split(",")

@@ -7,6 +7,7 @@ from topocheck.model.base import ABSENT, Missing, Reason
 from topocheck.model.gpu import NvmlGpu
 from topocheck.model.net import NetInterface, RdmaDevice
 from topocheck.topology.build import build
+from topocheck.topology.types import NearestNics
 
 SWITCH = facts.two_gpus_below_a_switch()
 A, B, N = "0000:03:00.0", "0000:04:00.0", "0000:05:00.0"
@@ -119,13 +120,22 @@ def test_nearest_nics_are_all_of_the_best_class() -> None:
     assert nearest[A] == ((N,), "PIX")
 
 
-def test_equally_far_nics_of_the_same_node_are_nearer() -> None:
-    """On coherent machines nvidia-smi calls every NIC SYS; the CPU's own are still nearer."""
+def _apart(*numa_of_nics: object) -> NearestNics:
+    """The nearest NICs of a GPU of node 0, all on host bridges of their own."""
     devices = [facts.gpu("pci0008:00 0008:01:00.0", numa_node=0)]
-    for i, numa in enumerate((ABSENT, 1, 1)):
+    for i, numa in enumerate(numa_of_nics):
         devices.append(facts.nic(f"pci000{i}:00 000{i}:01:00.0", numa_node=numa))
-    n = facts.node(*devices, nics=tuple(facts.rdma(f"mlx5_{i}", f"000{i}:01:00.0") for i in range(3)))
-    assert build(n).nearest_nics[0].nics == ("0000:01:00.0", "0001:01:00.0", "0002:01:00.0")
+    nics = tuple(facts.rdma(f"mlx5_{i}", f"000{i}:01:00.0") for i in range(len(numa_of_nics)))
+    return build(facts.node(*devices, nics=nics)).nearest_nics[0]
+
+
+def test_a_nic_that_may_be_on_the_gpus_node_leaves_open_which_is_the_nearest() -> None:
+    """SYS then stands for "not told" too: the NIC without a node could be nearer than the others, or as far."""
+    near = _apart(ABSENT, 1, 1)
+    assert (near.nics, near.untold) == ((), "the NUMA node of mlx5_0 is not known")
+    assert _apart(1, 1).nics == ("0000:01:00.0", "0001:01:00.0")
+    # One of the GPU's own node is as near as any without a common bridge can be.
+    assert (_apart(ABSENT, 0, 1).nics, _apart(ABSENT, 0, 1).class_) == (("0001:01:00.0",), "NODE")
 
 
 def test_no_nic_has_a_reason() -> None:

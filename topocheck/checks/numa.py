@@ -1,18 +1,16 @@
-"""NUMA: whether this process may run near its GPUs, and what the machine tells of its nodes."""
+"""NUMA: whether this process may run near its GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
-from topocheck.checks.subjects import is_guest, listed, living, named
+from topocheck.checks.subjects import listed, living, named
 from topocheck.model.address import format_cpulist, parse_cpulist
 from topocheck.model.base import Evidence, Finding, Missing, Reason, State, known, small_number
-from topocheck.topology.inventory import by_address, numa_of
-from topocheck.topology.tree import Chain, chains
-from topocheck.topology.types import Gpu, Nic
+from topocheck.topology.types import Gpu
 
 
 def cpus(text: object) -> frozenset[int] | None:
@@ -34,7 +32,7 @@ def visible(c: Context) -> list[Gpu]:
     return [by_address[d.address] for d in order if known(d.address) and d.address in by_address] or gpus
 
 
-def _own(c: Context) -> list[Gpu]:
+def own_gpus(c: Context) -> list[Gpu]:
     """Return the GPUs this process works with: the one of its local rank where it is a rank, else all visible."""
     gpus = visible(c)
     ranks = {s.name: s.value for s in c.node.settings.neighbours}
@@ -45,7 +43,8 @@ def _own(c: Context) -> list[Gpu]:
     return gpus
 
 
-def _nodes_with_cpus(c: Context) -> list[int]:
+def nodes_with_cpus(c: Context) -> list[int]:
+    """Return the numbers of the NUMA nodes that have CPUs."""
     nodes = c.node.numa.nodes
     return [n.node for n in nodes if cpus(n.cpulist)] if known(nodes) else []
 
@@ -84,10 +83,10 @@ class Reach(msgspec.Struct, frozen=True):
 
 def _reach(c: Context) -> list[Reach] | None:
     """Return what each GPU of this process leaves to it; None where the CPUs of the process cannot be told."""
-    own = _own(c)
+    own = own_gpus(c)
     if not own:
         raise not_applicable(no_gpu(c))
-    if len(_nodes_with_cpus(c)) < 2:
+    if len(nodes_with_cpus(c)) < 2:
         raise not_applicable("one NUMA node: every CPU is as near as the other")
     allowed = cpus(c.node.numa.allowed_cpus)
     near = [(g, found) for g in own if (found := cpus(g.cpu_affinity))]
@@ -121,7 +120,7 @@ def process_far_from_gpus(c: Context) -> Iterator[Finding]:
         With one NUMA node, or where the process may use every CPU. A process that sees GPUs of several sockets
         and is near some of them gets a note: it may be one rank of several.
     """
-    untold = nodes_untold(c, "numa.process-far-from-gpus", devices=bool(_own(c)))
+    untold = nodes_untold(c, "numa.process-far-from-gpus", devices=bool(own_gpus(c)))
     if untold is not None:
         yield untold
         return
@@ -190,7 +189,7 @@ def memory_nodes_excluded(c: Context) -> Iterator[Finding]:
             raise not_applicable(f"{what} cannot be told: {value}")
     if allowed is None or memory is None or len(memory) < 2:
         raise not_applicable("one memory node")
-    placed = [(g, g.cpu_node) for g in _own(c) if not isinstance(g.cpu_node, Missing)]
+    placed = [(g, g.cpu_node) for g in own_gpus(c) if not isinstance(g.cpu_node, Missing)]
     if not placed:
         raise not_applicable("no GPU tells its NUMA node")
     without = [(g, n) for g, n in placed if n in memory and n not in allowed]
@@ -207,113 +206,4 @@ def memory_nodes_excluded(c: Context) -> Iterator[Finding]:
         evidence=(Evidence("/proc/self/status Mems_allowed_list", str(c.node.numa.allowed_mems)),),
         rule="the memory node of each GPU of the process",
         fix="give the job that node: --mem-bind in Slurm, cpuset.mems in the cgroup",
-    )
-
-
-def _placed(c: Context) -> tuple[list[Gpu | Nic], list[Gpu | Nic]]:
-    """Return (devices whose NUMA node the kernel tells, devices whose it does not)."""
-    devices = by_address(c.node)
-    places = chains(devices.values())
-    told: list[Gpu | Nic] = []
-    untold: list[Gpu | Nic] = []
-    every: list[Gpu | Nic] = [*living(c), *c.topology.nics]
-    for d in every:
-        if d.address not in devices:
-            continue
-        node = numa_of(d.address, places.get(d.address, ()), devices)
-        (untold if isinstance(node, Missing) else told).append(d)
-    return told, untold
-
-
-@check(
-    "numa.node-missing",
-    title="No device tells its NUMA node, on a machine with several",
-    severity=State.WARN,
-    reads=("/sys/bus/pci/devices/*/numa_node", "/sys/devices/system/node/online"),
-)
-def node_missing(c: Context) -> Iterator[Finding]:
-    """The kernel knows no NUMA node of any GPU or NIC, and the machine has several nodes with CPUs.
-
-    Looks at:
-        numa_node of each GPU and NIC, or of the ports above it.
-
-    Why it matters:
-        NCCL puts all devices on a node "-1" with no CPUs: threads are not bound, and near and far NICs look alike.
-
-    Fix:
-        In a guest: vNUMA in the hypervisor, or a topology file (NCCL_TOPO_FILE). On bare metal: newer firmware.
-
-    Does not apply:
-        With one NUMA node there is nothing to be far from. In a guest it is a note: the host knows.
-    """
-    nodes = _nodes_with_cpus(c)
-    told, untold = _placed(c)
-    unknown = nodes_untold(c, "numa.node-missing", devices=bool(told or untold))
-    if unknown is not None:
-        yield unknown
-        return
-    if len(nodes) < 2 or not untold or told:
-        if len(nodes) < 2:
-            raise not_applicable("one NUMA node: there is nothing to be far from")
-        return
-    yield _untold("numa.node-missing", c, untold, f"none of {len(untold)} GPUs and NICs tells its NUMA node")
-
-
-@check(
-    "numa.node-mixed",
-    title="Some devices tell their NUMA node and some do not",
-    severity=State.WARN,
-    reads=("/sys/bus/pci/devices/*/numa_node",),
-)
-def node_mixed(c: Context) -> Iterator[Finding]:
-    """Some GPUs and NICs have a NUMA node, and others have none.
-
-    Looks at:
-        numa_node of each GPU and NIC, or of the ports above it.
-
-    Why it matters:
-        NCCL puts those without on a CPU of their own: SYS between neighbours, and GPUDirect RDMA off between them.
-
-    Fix:
-        Newer firmware, which states the place of every host bridge; until then a topology file. Root can write
-        numa_node, until the next boot.
-
-    Does not apply:
-        With one NUMA node. A note in a guest, whose host knows, and where only devices of another kind on host
-        bridges of their own tell theirs.
-    """
-    told, untold = _placed(c)
-    unknown = nodes_untold(c, "numa.node-mixed", devices=bool(told or untold))
-    if unknown is not None:
-        yield unknown
-        return
-    if len(_nodes_with_cpus(c)) < 2:
-        raise not_applicable("one NUMA node")
-    if told and untold:
-        title = f"{listed(d.label for d in untold)} tell no NUMA node, {len(told)} other devices do"
-        places = chains(by_address(c.node).values())
-        alike = any(_akin(places, a, b) for a in untold for b in told)
-        yield _untold("numa.node-mixed", c, untold, title, worse=alike)
-
-
-def _akin(places: Mapping[str, Chain], a: Gpu | Nic, b: Gpu | Nic) -> bool:
-    """Tell whether two devices should be alike: of one kind, or on one host bridge."""
-    if isinstance(a, Gpu) is isinstance(b, Gpu):
-        return True
-    return places[a.address][:1] == places[b.address][:1]
-
-
-def _untold(id_: str, c: Context, untold: list[Gpu | Nic], title: str, *, worse: bool = True) -> Finding:
-    guest = is_guest(c)
-    return Finding(
-        id=id_,
-        state=State.WARN if worse and not guest else State.NOTE,
-        subject="node" if id_.endswith("missing") else listed(named(d) for d in untold),
-        title=title,
-        consequence="NCCL takes them for far from everything: threads are not bound, and GPUDirect RDMA may stay off",
-        evidence=tuple(e for d in untold[:3] if d.pci is not None for e in d.pci.evidence("numa_node")),
-        rule=f"the machine has {len(_nodes_with_cpus(c))} NUMA nodes with CPUs",
-        fix="ask the host's keeper for vNUMA, or for a topology file (NCCL_TOPO_FILE)"
-        if guest
-        else "update the firmware; until then a topology file (NCCL_TOPO_FILE)",
     )

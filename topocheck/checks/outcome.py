@@ -187,14 +187,44 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def only_gpus(findings: Iterable[Finding], topology: Topology, chosen: frozenset[str]) -> list[Finding]:
-    """Return the findings that concern a job on the chosen GPUs: all but those about other GPUs alone."""
+    """Return the findings that concern a job on the chosen GPUs: all but those about what other GPUs alone use.
+
+    That is another GPU itself, a switch or port above nothing else, and a NIC that shares a switch with none of the
+    chosen and with another. What serves no GPU by itself (a NIC for storage, an empty slot) concerns every job.
+    """
     others = {g.address for g in topology.gpus} - chosen
+    near = _near_nics(topology)
     kept = []
     for f in findings:
         named = set(_ADDRESS.findall(f.subject))
-        if not named & others or named & chosen:
+        users = {a: _users(a, topology, near) for a in named}
+        used_by = frozenset().union(*users.values())
+        shared = any(not gpus for gpus in users.values()) and not named & others
+        if not used_by or used_by & chosen or shared:
             kept.append(f)
     return kept
+
+
+def _near_nics(topology: Topology) -> dict[str, frozenset[str]]:
+    """Return NIC -> the GPUs that it is the nearest of, behind a common switch; NICs of no GPU are left out."""
+    out: dict[str, frozenset[str]] = {}
+    for x in topology.nearest_nics:
+        for nic in x.nics if x.class_ in ("PIX", "PXB") else ():
+            out[nic] = out.get(nic, frozenset()) | {x.gpu}
+    return out
+
+
+def _users(address: str, topology: Topology, near: dict[str, frozenset[str]]) -> frozenset[str]:
+    """Return the GPUs that use a device alone: those at or below it; empty where others, or nobody known, use it."""
+    gpus, nics = {g.address for g in topology.gpus}, {n.address for n in topology.nics}
+    below, todo = set(), [address]
+    while todo:
+        element = todo.pop()
+        below.add(element)
+        todo += topology.tree[element].children if element in topology.tree else ()
+    if any(n not in near for n in below & nics):
+        return frozenset()
+    return frozenset(below & gpus).union(*(near[n] for n in below & nics))
 
 
 def resolve_gpus(text: str, node: Node, topology: Topology, *, minors: bool) -> frozenset[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from topocheck.checks.p2p_pairs import GpuPair, pairs
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.subjects import is_guest, listed, living, named, pair, quote
+from topocheck.gpudirect.p2p import sold_without
 from topocheck.knowledge.products import p2p_code
 from topocheck.model.base import Evidence, Finding, Missing, State, known
 from topocheck.topology.paths import product_of
@@ -59,8 +60,8 @@ def refused(context: Context) -> Iterator[Finding]:
 
     Does not apply:
         Where NVLink joins the pair (`nvlink.p2p-disabled`) or MIG splits a GPU (`p2p.mig`). Products sold without
-        peer access (GeForce), TNS between GPUs that share no PCIe switch, guests, GPUs of different models and
-        confidential computing are only noted.
+        peer access (GeForce; no driver or setting helps), TNS between GPUs that share no PCIe switch, guests, GPUs
+        of different models and confidential computing are only noted.
     """
     groups: dict[tuple[str, State, str], list[GpuPair]] = {}
     found = _several(context)
@@ -93,7 +94,7 @@ def refused(context: Context) -> Iterator[Finding]:
             consequence="copies between these GPUs go through host memory, at half the link's rate or less",
             evidence=status_evidence(context, same[:2]),
             rule="NVML's P2P status for read or write is not OK",
-            fix=fix,
+            fix=None if why == _PRODUCT else fix,
         )
 
 
@@ -104,6 +105,9 @@ def _told(context: Context, p: GpuPair) -> bool:
     return isinstance(p.code, str) or asked
 
 
+_PRODUCT = " (as expected: the product is sold without it)"
+
+
 def _expected(context: Context, p: GpuPair, code: str) -> tuple[State, str]:
     """Return the state of a refusal, and why it is no fault where it is none."""
     products = [product_of(x) for x in (p.a, p.b)]
@@ -111,8 +115,8 @@ def _expected(context: Context, p: GpuPair, code: str) -> tuple[State, str]:
         return State.UNKNOWN, ""
     if code == "DR":
         return State.WARN, ""
-    if any(x is not None and x.p2p_pcie is False for x in products):
-        return State.NOTE, " (as expected: the product is sold without it)"
+    if sold_without(p.a, p.b):
+        return State.NOTE, _PRODUCT
     if context.node.nvml.conf_computing is True:
         return State.NOTE, " (confidential computing is on)"
     if is_guest(context):

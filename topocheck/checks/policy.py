@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.model.base import Evidence, Finding, Missing, State, Verdict, known
+from topocheck.topology.links import generation
+from topocheck.topology.paths import product_of
+from topocheck.topology.types import Gpu
 
 
 def _failed(id_: str, subject: str, title: str, wanted: str, evidence: tuple[Evidence, ...], fix: str) -> Finding:
@@ -77,7 +80,7 @@ def nvlinks_missing(c: Context) -> Iterator[Finding]:
 
     Why it matters: each missing link takes its share of the bandwidth to every other GPU.
 
-    Fix: reset the GPU; then fabric manager, bridge or board.
+    Fix: reset the GPU; then fabric manager, bridge or board. Correct the policy where the GPU has no more links.
 
     Does not apply: where the policy expects no number.
     """
@@ -95,7 +98,12 @@ def nvlinks_missing(c: Context) -> Iterator[Finding]:
             title = f"{up} NVLinks of {g.label} are up, the policy expects {wanted}"
             said = (Evidence(f"NVML {g.address} DeviceGetNvLinkState", f"{up} active"),)
             rule = f"nvlinks_per_gpu = {wanted}"
-            yield _failed("policy.nvlinks-missing", subject, title, rule, said, "reset the GPU, then look at its board")
+            product = product_of(g)
+            most = (product.nvlink_links if product is not None else None) or len(g.nvml.nvlinks)
+            fix = "reset the GPU, then look at its board"
+            if 0 < most < wanted:
+                fix = f"correct the policy, or the node: {g.name} has {most} NVLinks"
+            yield _failed("policy.nvlinks-missing", subject, title, rule, said, fix)
 
 
 @check(
@@ -111,7 +119,7 @@ def nics_differ(c: Context) -> Iterator[Finding]:
 
     Why it matters: a job of many nodes runs at the pace of the node with the fewest or slowest rails.
 
-    Fix: `lspci -d 15b3:`, the cable, the switch port.
+    Fix: `lspci -d 15b3:`, the cable, the switch port. Correct the policy where there are more NICs than it expects.
 
     Does not apply: where the policy expects neither.
     """
@@ -127,7 +135,9 @@ def nics_differ(c: Context) -> Iterator[Finding]:
         title = f"{len(nics)} RDMA NICs, the policy expects {expect.nic_count}"
         said: tuple[Evidence, ...] = (Evidence("/sys/class/infiniband", ", ".join(n.label for n in nics) or "empty"),)
         rule = f"nic_count = {expect.nic_count}"
-        yield _failed("policy.nics-differ", "node", title, rule, said, "look for the missing card: lspci -d 15b3:")
+        fewer = len(nics) < expect.nic_count
+        fix = "look for the missing card: lspci -d 15b3:" if fewer else "correct the policy: this node has more"
+        yield _failed("policy.nics-differ", "node", title, rule, said, fix)
     if expect.nic_rate_gbit_s is None:
         return
     for n in nics:
@@ -206,7 +216,9 @@ def p2p_missing(c: Context) -> Iterator[Finding]:
             if v.verdict in (Verdict.YES, Verdict.DEGRADED):
                 continue
             state = State.UNKNOWN if v.verdict is Verdict.UNKNOWN else State.FAIL
-            reason = next((r for r in v.reasons if r.effect == v.verdict.value), None)
+            causes = [r for r in v.reasons if r.effect == v.verdict.value]
+            # A cause that can be mended says more than the refusal that follows from it (MIG).
+            reason = next((r for r in causes if r.fix), causes[0] if causes else None)
             yield Finding(
                 id="policy.p2p-missing",
                 state=state,
@@ -241,11 +253,12 @@ def p2p_missing(c: Context) -> Iterator[Finding]:
 def pcie_slower(c: Context) -> Iterator[Finding]:
     """The widest or fastest link that a GPU can have in its slot is below `expect.pcie_width` or `expect.pcie_gen`.
 
-    Looks at: NVML's maximum generation and width of each GPU in this slot.
+    Looks at: NVML's maximum generation and width of each GPU in this slot, and what the card alone can do.
 
     Why it matters: copies between host and GPU are bound by it.
 
-    Fix: another slot, riser or firmware setting (bifurcation, link speed).
+    Fix: another slot, riser or firmware setting (bifurcation, link speed). Where the card itself can do no more,
+    correct the policy.
 
     Does not apply: where the policy expects neither.
     """
@@ -269,11 +282,20 @@ def pcie_slower(c: Context) -> Iterator[Finding]:
             elif found < wanted:
                 title = f"PCIe {word} of {g.label} is at most {found}, the policy expects {wanted}"
                 said = (Evidence(f"NVML {g.address} {call}", str(found)),)
-                yield _failed(
-                    "policy.pcie-slower",
-                    subject,
-                    title,
-                    f"{name} = {wanted}",
-                    said,
-                    "look at slot and firmware settings",
-                )
+                own = _card_gen(g) if name == "pcie_gen" else _card_width(g)
+                fix = "look at slot and firmware settings"
+                if own is not None and own < wanted:
+                    fix = f"correct the policy, or the node: the card itself can do no more than {word} {own}"
+                yield _failed("policy.pcie-slower", subject, title, f"{name} = {wanted}", said, fix)
+
+
+def _card_gen(g: Gpu) -> int | None:
+    """Return the PCIe generation that a card can do in the best of slots; None where nobody tells."""
+    if g.nvml is not None and known(g.nvml.pcie_gen_device_max):
+        return g.nvml.pcie_gen_device_max
+    return generation(g.pci.max_speed_gt_s) if g.pci is not None else None
+
+
+def _card_width(g: Gpu) -> int | None:
+    width = g.pci.max_width_lanes if g.pci is not None else None
+    return width if isinstance(width, int) else None

@@ -32,7 +32,7 @@ from topocheck.knowledge.products import p2p_code
 from topocheck.model.base import Evidence, Missing, Reason, ReasonStep, known
 from topocheck.model.gpu import P2pStatus
 from topocheck.topology.paths import product_of
-from topocheck.topology.types import Gpu, HopKind, Path
+from topocheck.topology.types import Gpu, Path
 
 _NEVER_ASKED = Missing(Reason.NOT_RECORDED, "never asked")
 
@@ -50,6 +50,9 @@ def judge_pair(g: Ground, a: Gpu, b: Gpu, path: Path) -> P2pVerdict:
             steps = [msgspec.structs.replace(s, fix=None) for s in steps]
         steps += split
         steps += _nvlink(a, b, path) if road == "nvlink" else _pcie(g, a, b, path)
+        by_product = sold_without(a, b) and not _NO_PRODUCT_MATTER.intersection(_codes(g, a, b).values())
+        if by_product and road == "pcie" and not split and verdict_of(steps) == "no":
+            steps = [_of_the_product(s) for s in steps]
     verdict = verdict_of(steps)
     return P2pVerdict(
         from_=a.address,
@@ -62,11 +65,25 @@ def judge_pair(g: Ground, a: Gpu, b: Gpu, path: Path) -> P2pVerdict:
     )
 
 
+def sold_without(a: Gpu, b: Gpu) -> bool:
+    """Tell whether one of two GPUs is of a product sold without peer access over PCIe."""
+    return any(p is not None and p.p2p_pcie is False for p in (product_of(a), product_of(b)))
+
+
+_NO_PRODUCT_MATTER = {"OK", "DR", "U"}
+"""P2P codes of a driver that permits it (a patched one does), was told to refuse, or does not know."""
+
+
+def _of_the_product(step: ReasonStep) -> ReasonStep:
+    """Return a step of a pair that its product keeps apart: neither a driver nor a setting helps."""
+    why = "; the product is sold without peer access over PCIe" if step.effect == "no" else ""
+    return msgspec.structs.replace(step, text=step.text + why, fix=None)
+
+
 def _permission(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:
     """What NVML and CUDA say of the pair, spelt out."""
     nvml, cuda = g.node.nvml, g.node.cuda
-    status = next((s for s in nvml.p2p if s.from_address == a.address and s.to_address == b.address), None)
-    codes = {kind: code for kind in ("read", "write") if not isinstance(code := _code(status, kind), Missing)}
+    codes = _codes(g, a, b)
     quoted = {
         kind: said(nvml, f"DeviceGetP2PStatus({a.index}, {b.index}, {('read', 'write').index(kind)})", code)
         for kind, code in codes.items()
@@ -94,6 +111,13 @@ def _permission(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:
     return steps
 
 
+def _codes(g: Ground, a: Gpu, b: Gpu) -> dict[str, str]:
+    """Return NVML's codes for `read` and `write`, those that it gave."""
+    nvml = g.node.nvml
+    status = next((s for s in nvml.p2p if s.from_address == a.address and s.to_address == b.address), None)
+    return {kind: code for kind in ("read", "write") if not isinstance(code := _code(status, kind), Missing)}
+
+
 def _code(status: P2pStatus | None, kind: str) -> str | Missing:
     if status is None:
         return _NEVER_ASKED
@@ -105,10 +129,7 @@ def _ordinal(gpu: Gpu) -> str:
 
 
 def _no_word(a: Gpu, b: Gpu) -> ReasonStep:
-    products = [product_of(x) for x in (a, b)]
-    hint = ""
-    if any(p is not None and p.p2p_pcie is False for p in products):
-        hint = "; the product is sold without peer access over PCIe"
+    hint = "; the product is sold without peer access over PCIe" if sold_without(a, b) else ""
     return ReasonStep(f"neither NVML nor CUDA says whether peer access is permitted{hint}", "unknown")
 
 
@@ -191,11 +212,14 @@ def _way(path: Path) -> ReasonStep:
         "PXB": "they share a tree of PCIe switches",
         "PHB": "peer traffic crosses one host bridge",
         "NODE": "peer traffic crosses two host bridges of one NUMA node",
-        "SYS": "peer traffic crosses the interconnect between NUMA nodes, which is slower and shared",
-    }.get(word, word)
+    }.get(word, "peer traffic crosses two host bridges of one NUMA node")
+    crosses = path.crosses_nodes
+    if isinstance(crosses, Missing):
+        text = f"peer traffic crosses host bridges, and NUMA nodes or not: {crosses.detail or crosses.reason}"
+    elif crosses:
+        text = "peer traffic crosses the interconnect between NUMA nodes, which is slower and shared"
     quoted = (Evidence("PCI tree", f"{path.from_} - {path.to}: {word}"),)
-    crossing = any(h.kind is HopKind.INTER_SOCKET for h in path.hops)
-    return ReasonStep(text, "degraded" if crossing else "info", quoted)
+    return ReasonStep(text, "degraded" if crosses is True else "info", quoted)
 
 
 def _guest(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:

@@ -37,7 +37,7 @@ from topocheck.gpudirect.ground import (
 from topocheck.gpudirect.types import RdmaVerdict
 from topocheck.model.base import Evidence, Missing, ReasonStep, Verdict
 from topocheck.topology.paths import joined_to_cpu, product_of
-from topocheck.topology.types import Gpu, HopKind, Nic, Path
+from topocheck.topology.types import Gpu, Nic, Path
 
 
 def judge_pair(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> RdmaVerdict:
@@ -150,19 +150,40 @@ def _distance(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> list[ReasonStep]:
         return [ReasonStep(f"how close the two are is not known ({word.detail or word.reason})", "unknown")]
     quoted = (Evidence("PCI tree", f"{gpu.address} - {nic.address}: {word}"),)
     coherent = joined_to_cpu(gpu)
+    crosses = path.crosses_nodes
     steps = []
     if word in ("PIX", "PXB"):
         steps.append(ReasonStep(f"the two share a PCIe switch ({word})", "yes", quoted))
-    elif coherent and any(h.kind is HopKind.INTER_SOCKET for h in path.hops):
+    elif coherent and isinstance(crosses, Missing):
+        steps.append(
+            ReasonStep(
+                f"the NIC reaches the GPU's memory by C2C if it is on the GPU's CPU, and through the other CPU if not: "
+                f"{crosses.detail or crosses.reason} ({word})",
+                "unknown",
+                quoted,
+                f"update the firmware; until then root can write the node to /sys/bus/pci/devices/{nic.address}"
+                "/numa_node (gone after a boot)",
+            )
+        )
+    elif coherent and crosses:
         steps.append(ReasonStep(f"traffic crosses from one CPU to the other ({word})", "degraded", quoted))
     elif coherent:
         steps.append(ReasonStep(f"the NIC reaches the GPU's memory through its CPU by C2C ({word})", "yes", quoted))
     else:
-        way = {"PHB": "a host bridge", "NODE": "two host bridges of one NUMA node"}.get(word, "NUMA nodes")
-        steps.append(ReasonStep(f"traffic crosses {way} ({word}), at less than the wire's rate", "degraded", quoted))
+        text = f"traffic crosses {_bridges(word, crosses)} ({word}), at less than the wire's rate"
+        steps.append(ReasonStep(text, "degraded", quoted))
     if not coherent:
         steps += _in_the_way(g, gpu, nic)
     return steps + _window(gpu)
+
+
+def _bridges(word: str, crosses: bool | Missing) -> str:
+    """Return what a way without a common switch crosses, in words."""
+    if word == "PHB":
+        return "a host bridge"
+    if isinstance(crosses, Missing):
+        return f"host bridges, and NUMA nodes or not: {crosses.detail or crosses.reason}"
+    return "NUMA nodes" if crosses else "two host bridges of one NUMA node"
 
 
 def _in_the_way(g: Ground, gpu: Gpu, nic: Nic) -> list[ReasonStep]:

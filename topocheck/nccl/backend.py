@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from topocheck.model.base import Missing
 from topocheck.model.node import Node
+from topocheck.nccl.settings import Settings
 from topocheck.nccl.topo import usable_gpus, why_unusable
+from topocheck.nccl.topo_net import rdma_entries, rdma_unknown, socket_interfaces
 from topocheck.nccl.types import Backend
+from topocheck.nccl.view import settings_of, version_for
 from topocheck.topology.types import Topology
 
 
@@ -30,6 +35,45 @@ def _network_words(node: Node) -> str:
     return "TCP"
 
 
+def _nccl_network(node: Node) -> str:
+    """Return by what NCCL goes between nodes, with the settings in force here."""
+    version = version_for(node)
+    settings = Settings(settings_of(node), version)
+    net = settings.values.get("NCCL_NET", "")
+    if net.lower() not in ("", "ib", "socket"):
+        return f"the network of NCCL_NET={net} between nodes"
+    active = [name for names in _active_rdma(node) for name in names]
+    taken = {e.name for e in rdma_entries(node, version, settings, frozenset())} if net.lower() != "socket" else set()
+    if taken:
+        words = _network_words(_with_devices(node, taken))
+        left = [name for name in active if name not in taken]
+        if left and "NCCL_IB_HCA" in settings.values:
+            words = f"{words.removesuffix(')')}; NCCL_IB_HCA leaves out {len(left)})"
+        return f"{words} between nodes"
+    why = ""
+    if net:
+        why = f", for NCCL_NET={net}"
+    elif settings.nonzero("NCCL_IB_DISABLE"):
+        why = f", for NCCL_IB_DISABLE={settings.values['NCCL_IB_DISABLE']}"
+    elif active:
+        why = f", for NCCL_IB_HCA={settings.values.get('NCCL_IB_HCA', '')} leaves no active device"
+    if net.lower() == "ib":
+        return f"nothing between nodes{why}"
+    if rdma_unknown(node) and not why:
+        return "what goes between nodes is not known (the RDMA devices cannot be told)"
+    if isinstance(node.net.interfaces, Missing):
+        return f"TCP between nodes{why}, if an interface is up: they cannot be told"
+    if all(i.name == "lo" for i in socket_interfaces(node, settings)):
+        return f"nothing between nodes{why}: no interface is up but lo"
+    return f"TCP between nodes, through host memory{why}"
+
+
+def _with_devices(node: Node, names: set[str]) -> Node:
+    """Return a node with some of its RDMA devices only."""
+    devices = () if isinstance(node.net.rdma, Missing) else tuple(d for d in node.net.rdma if d.name in names)
+    return msgspec.structs.replace(node, net=msgspec.structs.replace(node.net, rdma=devices))
+
+
 def _ipoib(node: Node) -> list[str]:
     interfaces = () if isinstance(node.net.interfaces, Missing) else node.net.interfaces
     return [i.name for i in interfaces if i.name.startswith("ib") and i.operstate == "up"]
@@ -42,14 +86,10 @@ def _nccl(node: Node, topology: Topology) -> Backend:
     if not usable:
         reason = why_unusable(topology.gpus[0]) or "no GPU can be used"
         return Backend(name="NCCL", fits="no", why=reason)
-    network = _network_words(node)
     inside = "a single GPU" if len(usable) == 1 else f"{len(usable)} GPUs"
     if topology.nvlink_groups and len(usable) > 1:
         inside += " joined by NVLink"
-    why = f"made for GPUs: {inside} here, {network} between nodes"
-    if network == "TCP":
-        why += " (between nodes it goes through host memory; inside the node nothing is lost)"
-    return Backend(name="NCCL", fits="best", why=why)
+    return Backend(name="NCCL", fits="best", why=f"made for GPUs: {inside} here, {_nccl_network(node)}")
 
 
 def _gloo(node: Node, topology: Topology) -> Backend:

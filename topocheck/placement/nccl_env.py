@@ -27,7 +27,10 @@ def suggestions(node: Node, topology: Topology) -> tuple[Suggestion, ...]:
 
 
 def data_ports(topology: Topology) -> tuple[tuple[Nic, RdmaPort], ...]:
-    """Return the ports meant for the GPUs' traffic: active, on a NIC nearest to some GPU, of the fastest rate there."""
+    """Return the ports meant for the GPUs' traffic: active, on a NIC nearest to some GPU, of the fastest rate there.
+
+    Where the nearest NICs of some GPU are not known (it is lost), ports of that rate and link layer count as well.
+    """
     active = [
         (nic, port)
         for nic in topology.nics
@@ -38,11 +41,19 @@ def data_ports(topology: Topology) -> tuple[tuple[Nic, RdmaPort], ...]:
     if not active:
         # Guests are often given nothing but virtual functions.
         active = [(n, p) for n in topology.nics if n.rdma for p in n.rdma.ports if p.state == "ACTIVE"]
-    nearest = {a for x in topology.nearest_nics for a in x.nics}
+    nearest = _nearest(topology)
     near = [(n, p) for n, p in active if n.address in nearest] or active
     rates = [p.rate_gbit_s for _, p in near if known(p.rate_gbit_s)]
     best = max(rates, default=0.0)
-    return tuple((n, p) for n, p in near if not rates or (known(p.rate_gbit_s) and p.rate_gbit_s == best))
+    data = [(n, p) for n, p in near if not rates or (known(p.rate_gbit_s) and p.rate_gbit_s == best)]
+    if rates and any(x.untold for x in topology.nearest_nics):
+        kinds = {(p.rate_gbit_s, p.link_layer) for _, p in data}
+        data = [(n, p) for n, p in active if (n, p) in data or (p.rate_gbit_s, p.link_layer) in kinds]
+    return tuple(data)
+
+
+def _nearest(topology: Topology) -> frozenset[str]:
+    return frozenset(a for x in topology.nearest_nics for a in x.nics)
 
 
 def _hca(topology: Topology, data: tuple[tuple[Nic, RdmaPort], ...]) -> Suggestion:
@@ -51,7 +62,14 @@ def _hca(topology: Topology, data: tuple[tuple[Nic, RdmaPort], ...]) -> Suggesti
         return Suggestion(name=name, value="", why=("no RDMA port is active on this node",))
     rate = data[0][1].rate_gbit_s
     speed = f", {rate:g} Gb/s" if known(rate) else ""
-    why = [f"{len(data)} active ports on the NICs nearest to the GPUs{speed}; the first = asks for exact names"]
+    beside = [f"{n.label}:{p.port}" for n, p in data if n.address not in _nearest(topology)]
+    place = f"on the NICs nearest to the GPUs{speed}" if len(beside) < len(data) else f"of the fastest rate{speed}"
+    why = [f"{len(data) - len(beside) or len(data)} active ports {place}; the first = asks for exact names"]
+    untold = {x.gpu: x.untold for x in topology.nearest_nics if x.untold}
+    if untold and beside:
+        labels = ", ".join(g.label for g in topology.gpus if g.address in untold)
+        kept = f"taken as well: {', '.join(beside)}, of that rate and link layer; " if len(beside) < len(data) else ""
+        why.append(f"{kept}which NICs are nearest to {labels} is not known: {next(iter(untold.values()))}")
     chosen = {(n.label, p.port) for n, p in data}
     left = [
         f"{n.label}:{p.port} ({p.state if known(p.state) else 'state unknown'}"

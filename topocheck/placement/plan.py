@@ -80,6 +80,10 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
         notes.append("nothing tells which CPUs are near some GPUs (a guest without NUMA, often): those are not bound")
     labels = {nic.address: nic.label for nic in topology.nics}
     nearest = {x.gpu: tuple(labels[a] for a in x.nics if a in labels) for x in topology.nearest_nics}
+    unsure = {x.gpu: x.untold for x in topology.nearest_nics if x.untold and topology.nics}
+    if unplaced := [g for g in gpus if g.address in unsure]:
+        names = ", ".join(g.label for g in unplaced)
+        notes.append(f"which NICs are nearest to {names} is not known: {unsure[unplaced[0].address]}")
     users = Counter(near)
     parts = {c: share(c, cores.threads, n) for c, n in users.items() if c}
     if any(p is None and users[c] > 1 for c, p in parts.items()):

@@ -49,7 +49,7 @@ def placement_text(
             [
                 (
                     _n(r.rank), _n(r.local_rank), _n(r.world_size), r.node, r.gpu_label or "?", _n(r.gpu_node),
-                    r.cpus or "?", ",".join(map(str, r.numa_nodes)) or "?", ",".join(r.nics) or "none",
+                    r.cpus or "?", ",".join(map(str, r.numa_nodes)) or "?", ",".join(r.nics) or "-",
                 )
                 for r in ranks
             ],
@@ -72,7 +72,7 @@ def placement_text(
         [
             (
                 str(b.local_rank), b.gpu_label, b.gpu, (b.cpus or "not bound") + (" (shared)" if b.shared else ""),
-                _n(b.memory_node), ",".join(b.nics) or "none",
+                _n(b.memory_node), ",".join(b.nics) or "-",
             )
             for b in plan.bindings
         ],

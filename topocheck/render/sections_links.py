@@ -89,7 +89,7 @@ def matrix(report: Report, page: Page) -> None:
     for near in topology.nearest_nics if topology.nics else ():
         gpu = next(g for g in topology.gpus if g.address == near.gpu)
         names = ", ".join(n.label for n in topology.nics if n.address in near.nics)
-        page.pair(f"nearest {gpu.label}", f"{names or 'none'} ({text_of(near.class_)})")
+        page.pair(f"nearest {gpu.label}", f"not known: {near.untold}" if near.untold else f"{names} ({near.class_})")
     if topology.flat_tree:
         page.text(
             "This guest's hypervisor shows a flat PCI bus: how near a GPU is to a NIC cannot be told from here.",
@@ -137,19 +137,23 @@ def nvlink(report: Report, page: Page) -> None:
     page.heading("NVLink")
     rows: list[Sequence[Span | str]] = []
     for g in topology.gpus:
-        links = g.nvml.nvlinks if g.nvml else ()
+        if g.nvml is None or not g.on_bus:
+            rows.append((g.label, "? lost" if not g.on_bus else "? no answer", "-", "-", "-", "-"))
+            continue
+        links = g.nvml.nvlinks
         up = [k for k in links if k.active is True]
         remote = sorted({text_of(k.remote_type) for k in up})
         version = sorted({k.version for k in up if known(k.version)})
+        untold = sum(isinstance(k.active, Missing) for k in links)
         errors = sum(sum(k.errors.values()) for k in links)
         rows.append(
             (
                 g.label,
-                f"{len(up)} of {len(links)}",
+                f"{len(up)} of {len(links)}" + (f", {untold} unknown" if untold else ""),
                 ", ".join(map(str, version)) or "-",
                 ", ".join(remote) or "-",
                 str(errors),
-                text_of(g.nvml.fabric_state) if g.nvml else "-",
+                text_of(g.nvml.fabric_state),
             )
         )
     page.table(("", "links up", "version", "to", "errors", "fabric"), rows)

@@ -66,7 +66,7 @@ def summary(report: Report, page: Page) -> None:
     if report.gpudirect.rdma:
         near = {(n.gpu, nic) for n in topology.nearest_nics for nic in n.nics}
         nearest = Counter(v.verdict.value for v in report.gpudirect.rdma if (v.from_, v.to) in near)
-        with_nearest = ", ".join(f"{v} {n}" for v, n in nearest.items())
+        with_nearest = ", ".join(f"{v} {n}" for v, n in nearest.items()) or "not known"
         page.pair(
             "GPUDirect RDMA",
             f"{_verdicts([v.verdict.value for v in report.gpudirect.rdma])}; nearest NICs: {with_nearest}",

@@ -52,8 +52,18 @@ def gpu_connection(topology: Topology) -> str:
         only = next(iter(pairs))
         through = " (NVSwitch)" if switched and only.startswith("NV") else ""
         which = "the two" if len(gpus) == 2 else f"all {len(gpus)}"
-        return f"{only} between {which} GPUs{through}"
-    return ", ".join(f"{c} for {n} pairs" if n != 1 else f"{c} for 1 pair" for c, n in sorted(pairs.items()))
+        return f"{only} between {which} GPUs{through}{_unused(topology)}"
+    told = ", ".join(f"{c} for {n} pairs" if n != 1 else f"{c} for 1 pair" for c, n in sorted(pairs.items()))
+    return told + _unused(topology)
+
+
+def _unused(topology: Topology) -> str:
+    """Say which GPUs' NVLinks lie idle: MIG takes them away, though driver and matrix go on showing them."""
+    split = [g for g in topology.gpus if g.nvml is not None and g.nvml.mig_current is True]
+    if not split or not topology.nvlink_groups:
+        return ""
+    names = "all" if len(split) == len(topology.gpus) else ", ".join(g.label for g in split)
+    return f"; {names} split by MIG, without use of NVLink"
 
 
 def evidence_line(e: Evidence) -> str:

@@ -62,6 +62,21 @@ def pcie_class(a: Place, b: Place, around: Surroundings, ancestor: str | Missing
     return PathClass.PIX.value if one_switch else PathClass.PXB.value
 
 
+def crosses_nodes(a: Place, b: Place, around: Surroundings, word: str | Missing) -> bool | Missing:
+    """Tell whether the PCIe way of two devices leads from one NUMA node to another; `word` is their class.
+
+    nvidia-smi's SYS does not say so by itself: it stands for devices whose node nobody tells as well.
+    """
+    if isinstance(word, Missing):
+        return word
+    if word != PathClass.SYS.value or around.numa_nodes == 1:
+        return False
+    unplaced = [p.label for p in (a, b) if isinstance(p.node, Missing)]
+    if unplaced:
+        return Missing(Reason.ABSENT, f"the NUMA node of {' and '.join(unplaced)} is not known")
+    return a.node != b.node
+
+
 def _across_bridges(a: Place, b: Place, around: Surroundings, ancestor: str | Missing) -> str | Missing:
     if not isinstance(a.node, Missing) and not isinstance(b.node, Missing):
         return PathClass.NODE.value if a.node == b.node else PathClass.SYS.value

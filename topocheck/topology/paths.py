@@ -190,7 +190,8 @@ def find_path(a: Gpu, b: Gpu | Nic, m: Map) -> Path:
             theoretical_gb_s=gap,
         )
     ancestor = m.ancestors.get((a.address, b.address), ABSENT)
-    pcie = classes.pcie_class(place_of(a, m.places), place_of(b, m.places), m.around, ancestor)
+    places = place_of(a, m.places), place_of(b, m.places)
+    pcie = classes.pcie_class(*places, m.around, ancestor)
     bundle = m.bundles.get((a.address, b.address))
     if bundle is not None and isinstance(b, Gpu):
         hops = _nvlink_path(a, b, bundle)
@@ -210,5 +211,6 @@ def find_path(a: Gpu, b: Gpu | Nic, m: Map) -> Path:
         upper_bound=any(isinstance(h.working_gb_s, Missing) for h in hops),
         narrowest=narrowest,
         hops=hops,
+        crosses_nodes=classes.crosses_nodes(*places, m.around, pcie),
         driver_class=ancestor,
     )

@@ -117,6 +117,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from", "
         upper_bound: True where a hop on the way cannot be read, so that the rate is no more than a bound.
         narrowest: that hop.
         hops: all of them, in order from `from_`.
+        crosses_nodes: whether the PCIe way leads from one NUMA node to another.
         driver_class: NVML's common ancestor of a GPU pair in nvidia-smi's word; a second source beside the tree.
     """
 
@@ -131,6 +132,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from", "
     upper_bound: bool = False
     narrowest: Hop | None = None
     hops: tuple[Hop, ...] = ()
+    crosses_nodes: bool | Missing = ABSENT
     driver_class: str | Missing = ABSENT
 
 
@@ -148,11 +150,19 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NearestNics(msgspec.Struct, frozen=True, kw_only=True):
-    """The NICs nearest to a GPU: all those of the best PCIe class, and that class."""
+    """The NICs nearest to a GPU: all those of the best PCIe class, and that class.
+
+    Where nobody can tell, there are none, and the class is Missing with the reason.
+    """
 
     gpu: str
     nics: tuple[str, ...]
     class_: str | Missing = ABSENT
+
+    @property
+    def untold(self) -> str:
+        """Why the nearest NICs are not known; empty where they are."""
+        return (self.class_.detail or self.class_.reason.value) if isinstance(self.class_, Missing) else ""
 
 
 class NvLinkGroup(msgspec.Struct, frozen=True, kw_only=True):
