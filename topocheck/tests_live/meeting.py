@@ -13,7 +13,7 @@ from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
 
-from topocheck.tests_live.ranks import LaunchError, World, listens_here, reach, ready
+from topocheck.tests_live.ranks import LaunchError, World, open_store, ready
 
 POLL_S = 0.02
 
@@ -51,29 +51,8 @@ class Meeting:
             LaunchError: torch is not there, or rank 0 cannot listen or be reached.
         """
         self.world = world = ready(world)
-        # c10d warns of every address without a name, and prints a stack for every connection that fails.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-        try:
-            from torch.distributed import TCPStore
-        except ImportError as e:
-            raise LaunchError(
-                f"ranks meet through torch, which is not here ({e}): pip install 'topocheck-gpu[bw]'"
-            ) from None
-        where = f"{world.address}:{world.port}"
-        if not listens_here(world):
-            reach(world, deadline_s)
-        try:
-            self._store: Any = TCPStore(
-                world.address,
-                world.port,
-                world.size,
-                listens_here(world),
-                timedelta(seconds=deadline_s),
-                wait_for_workers=False,
-            )
-        except Exception as e:  # noqa: BLE001 - raises DistNetworkError, RuntimeError or ValueError by torch's version
-            raise LaunchError(f"rank {world.rank}: {where} cannot be reached ({_first(e)})") from None
-        self.where = where
+        self._store = open_store(world, deadline_s)
+        self.where = f"{world.address}:{world.port}"
 
     def put(self, key: str, value: bytes) -> None:
         """Set a key.

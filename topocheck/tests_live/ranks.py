@@ -12,6 +12,7 @@ import socket
 import zlib
 from collections.abc import Mapping
 from time import monotonic, sleep
+from typing import Any
 
 import msgspec
 
@@ -222,6 +223,33 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def open_store(world: World, limit_s: float) -> Any:
+    """Return torch's TCPStore where the ranks of a world that is `ready` meet; rank 0 listens.
+
+    Raises:
+        LaunchError: torch is not there, or rank 0 does not answer within `limit_s`.
+    """
+    from datetime import timedelta
+
+    # c10d warns of every address without a name, and prints a stack for every connection that fails.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    try:
+        from torch.distributed import TCPStore
+    except ImportError as e:
+        raise LaunchError(
+            f"ranks meet through torch, which is not here ({e}): pip install 'topocheck-gpu[bw]'"
+        ) from None
+    listens = listens_here(world)
+    if not listens:
+        reach(world, limit_s)
+    limit = timedelta(seconds=limit_s)
+    try:
+        return TCPStore(world.address, world.port, world.size, listens, limit, wait_for_workers=False)
+    except Exception as e:  # noqa: BLE001 - raises DistNetworkError, RuntimeError or ValueError by torch's version
+        where, why = f"{world.address}:{world.port}", (str(e).splitlines() or [type(e).__name__])[0][:240]
+        raise LaunchError(f"rank {world.rank}: {where} cannot be reached ({why})") from None
+
+
 class Gathered(msgspec.Struct, frozen=True, kw_only=True):
     """What came from each rank, and of the ranks that did not come, why."""
 
@@ -238,30 +266,10 @@ def gather(payload: bytes, world: World, deadline_s: float = 60.0) -> Gathered |
     Raises:
         LaunchError: torch is not there, or rank 0 cannot listen or be reached.
     """
-    from datetime import timedelta
-
     begun = monotonic()
     world = ready(world)
-    # torch prints a stack to standard error for every connection that fails.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    try:
-        from torch.distributed import TCPStore
-    except ImportError as e:
-        raise LaunchError(f"gathering from ranks needs torch ({e}): pip install 'topocheck-gpu[bw]'") from None
+    store = open_store(world, deadline_s)
     where = f"{world.address}:{world.port}"
-    if not listens_here(world):
-        reach(world, deadline_s)
-    try:
-        store = TCPStore(
-            world.address,
-            world.port,
-            world.size,
-            listens_here(world),
-            timedelta(seconds=deadline_s),
-            wait_for_workers=False,
-        )
-    except Exception as e:  # noqa: BLE001 - torch's store raises DistNetworkError, RuntimeError or ValueError by version
-        raise LaunchError(f"rank {world.rank}: {where} cannot be reached ({str(e).splitlines()[0][:160]})") from None
     try:
         store.set(f"topocheck/{world.rank}", payload)
     except Exception as e:  # noqa: BLE001 - see above

@@ -10,12 +10,11 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from time import monotonic, sleep
 from typing import Any
 
 from topocheck.tests_live.meeting import is_set
-from topocheck.tests_live.ranks import LaunchError, World, listens_here
+from topocheck.tests_live.ranks import LaunchError, World, open_store
 
 POLL_S = 0.05
 LAST_WORD_S = 5.0
@@ -34,20 +33,7 @@ class RollCall:
             LaunchError: rank 0 does not answer, or cannot listen.
         """
         self.world = world
-        try:
-            store = torch.distributed.TCPStore(
-                world.address,
-                world.port,
-                world.size,
-                listens_here(world),
-                timedelta(seconds=limit_s),
-                wait_for_workers=False,
-            )
-        except Exception as e:  # torch raises DistNetworkError, RuntimeError or ValueError by its version
-            if listens_here(world):
-                raise
-            where = f"{world.address}:{world.port}"
-            raise LaunchError(f"rank 0 did not answer at {where} within {limit_s:.0f} s") from e
+        store = open_store(world, limit_s)
         # An agent of torchrun keeps its store when it starts its ranks again.
         self.store = torch.distributed.PrefixStore(
             f"topocheck/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
