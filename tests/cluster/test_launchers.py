@@ -83,6 +83,32 @@ def test_pairs_of_one_node_are_not_measured_and_that_is_said():
     assert "exitcode  : 3" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bw", "--backend", "mpi", "--sizes", "64K"),
+        ("scale", "--backend", "mpi", "--quick", "--no-digits", "--no-patterns"),
+    ],
+    ids=["bw", "scale"],
+)
+def test_ranks_of_torchrun_are_none_of_mpi(command):
+    # Each would be an MPI world of its own, and nothing would be exchanged.
+    done = run(torchrun(*topocheck(*command)), environment())
+    assert done.returncode != 0
+    assert "the ranks of torchrun are no ranks of MPI" in " ".join((done.stdout + done.stderr).split())
+    assert "samples/s" not in done.stdout
+    assert "64 KiB" not in done.stdout
+
+
+def test_a_killed_rank_is_told_of_by_the_others():
+    # torchrun ends the other ranks with SIGTERM once one is gone.
+    kill = 'export TOPOCHECK_NODE=n$RANK; me=$BASHPID; if [ $RANK = 1 ]; then (sleep 8; kill -9 $me) & fi; exec "$0" "$@"'
+    victim = ["bash", "-c", kill, *topocheck("bw", "--pairs", "nodes", "--way", "tcp", "--seconds", "30")]
+    done = run(torchrun(*victim), environment())
+    assert done.returncode != 0
+    assert "topocheck: stopped by SIGTERM; a launcher sends it to all ranks where one of them ended" in done.stderr
+
+
 def test_torchrun_scale():
     done = run(torchrun(*topocheck(*SCALE, "fp16")), environment())
     assert done.returncode == 0, done.stdout + done.stderr

@@ -36,6 +36,8 @@ def test_bucket_sizes(text, sizes):
         (["--buckets", "2e6"], "up to 1048576; expected such as 1,5,25, or none"),
         (["--size", "foo"], "--size: not a size: 'foo'"),
         (["--gradient", "-1"], "--gradient: not a size between"),
+        # Two layers of 128 x 128 in four bytes: 128 KiB.
+        (["--gradient", "1000"], "--gradient 1000: the smallest model has 128 KiB of gradients"),
         (["--ranks", "5000"], "--ranks 5000: expected 0 to 4096"),
         (["--batch", "-1"], "--batch -1: expected 0 to 1048576"),
     ],

@@ -19,6 +19,6 @@ def test_times_have_the_unit_that_fits(time_us: float, text: str) -> None:
 
 
 def test_sizes_and_values() -> None:
-    assert [size_text(n) for n in (16, 1536, 128 << 20, 3 << 40)] == ["16 B", "1.5 KiB", "128 MiB", "3072 GiB"]
+    assert [size_text(n) for n in (16, 1536, 128 << 20, 3 << 40)] == ["16 B", "1.5 KiB", "128 MiB", "3 TiB"]
     assert value_text(40740.0, "us") == "40.7 ms"
     assert value_text(54.44, "GB/s") == "54.44 GB/s"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
@@ -70,3 +72,11 @@ def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(n, NotMeasured)
     assert "pip install 'topocheck-gpu[mpi]'" in n.reason
     assert n.required, "MPI was asked for by name"
+
+
+def test_a_world_of_mpi_smaller_than_asked_for_is_no_measurement() -> None:
+    # As under a launcher that MPI does not know: each process is a world of its own.
+    alone = SimpleNamespace(size=1)
+    with pytest.raises(RuntimeError, match="MPI joins 1 of 2 ranks here"):
+        mpi.need_ranks(alone, 2)
+    mpi.need_ranks(SimpleNamespace(size=4), 2)

@@ -20,7 +20,12 @@ OptionalText = Optional[str]  # noqa: UP045
 
 def bw(
     ctx: typer.Context,
-    quick: Annotated[bool, typer.Option("--quick", help="A few seconds: copies of 128 MiB, without torch.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="A few seconds: copies of 128 MiB, without torch; without GPUs all_reduce over Gloo."
+        ),
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="Minutes: all sizes, collectives and load patterns.")] = False,
     budget: Annotated[OptionalText, typer.Option("--budget", help="quick, standard or full.")] = None,
     all_pairs: Annotated[

@@ -84,10 +84,11 @@ def _options(
     patterns: bool,
     quick: bool,
 ) -> ScaleOptions:
+    from topocheck.model.units import size_text
     from topocheck.tests_live.plan_collectives import COLLECTIVES
     from topocheck.tests_live.rows import parse_size
     from topocheck.tests_live.scale_types import ScaleOptions
-    from topocheck.tests_live.train_types import HOOKS
+    from topocheck.tests_live.train_types import HOOKS, SMALLEST_BYTES
 
     named = tuple(b.strip() for x in backends or () for b in x.split(",") if b.strip())
     for b in named:
@@ -105,6 +106,8 @@ def _options(
             sizes.append(0 if text is None else parse_size(text))
         except ValueError as e:
             raise InputError(f"{option}: {e}") from None
+    if gradient is not None and sizes[1] < SMALLEST_BYTES:
+        raise InputError(f"--gradient {gradient}: the smallest model has {size_text(SMALLEST_BYTES)} of gradients")
     return ScaleOptions(
         backends=named,
         ranks=ranks,

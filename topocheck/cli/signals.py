@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 ASK_TO_STOP = (signal.SIGTERM, signal.SIGHUP)
+LAUNCHED = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+"""Variables by which a launcher shows that this process is one rank of several."""
 
 
 def stop_cleanly() -> None:
@@ -20,4 +23,9 @@ def stop_cleanly() -> None:
 def _interrupt(number: int, frame: object) -> None:
     # A terminal that goes away sends SIGHUP more than once: the next must not interrupt the clearing away.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    text = f"topocheck: stopped by {signal.Signals(number).name}"
+    if any(name in os.environ for name in LAUNCHED):
+        text += "; a launcher sends it to all ranks where one of them ended or was killed: it may say which"
+    # Not by print: the signal may have come while standard error was being written.
+    os.write(2, f"{text}\n".encode())
     raise KeyboardInterrupt

@@ -6,11 +6,11 @@ from __future__ import annotations
 def size_text(size_bytes: float) -> str:
     """Return a size with a binary unit: `128 MiB`, `1.5 KiB`, `16 B`."""
     value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
             return f"{value:.4g} {unit}"
         value /= 1024
-    return f"{value:.4g} GiB"
+    return f"{value:.4g} TiB"
 
 
 def time_text(time_us: float) -> str:

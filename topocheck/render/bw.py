@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from topocheck.model.base import State
-from topocheck.model.measurement import UNSTABLE, unsteady
+from topocheck.model.measurement import unsteady
 from topocheck.model.units import size_text
-from topocheck.render.bw_curves import collectives, fit_lines, sweeps
+from topocheck.render.bw_curves import UNSTEADY_TEXT, collectives, fit_lines, sweeps
 from topocheck.render.page import Page, Span, Style, clean
 from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
 
@@ -40,9 +40,7 @@ def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> 
     sweeps(page, run.measurements)
     collectives(page, run.measurements)
     if any(unsteady(m) for m in run.measurements):
-        page.text(
-            f"* disturbed, or its samples spread over more than {100 * UNSTABLE:.0f} % of the median", style="dim"
-        )
+        page.text(UNSTEADY_TEXT, style="dim")
     for fit in report.fits:
         fit_lines(page, fit)
     for line in report.advice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from topocheck.model.measurement import unsteady
+from topocheck.model.measurement import UNSTABLE, unsteady
 from topocheck.model.units import size_text, time_text
 from topocheck.render.page import Page, Style, clean
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR = 40
+
+UNSTEADY_TEXT = f"* disturbed, or its samples spread over more than {100 * UNSTABLE:.0f} % of the median"
+"""What the mark behind a value means."""
 
 
 def sweeps(page: Page, rows: Iterable[Measurement]) -> None:

@@ -10,7 +10,9 @@ import msgspec
 
 import topocheck
 from topocheck.model.document import SCHEMA_VERSION
+from topocheck.model.measurement import unsteady
 from topocheck.model.units import size_text
+from topocheck.render.bw_curves import UNSTEADY_TEXT
 
 if TYPE_CHECKING:
     from topocheck.model.measurement import BandwidthReport
@@ -95,10 +97,13 @@ def bw_markdown(report: BandwidthReport) -> str:
         busbw = "" if m.busbw_gb_s is None else f"{m.busbw_gb_s:.4g}"
         state = "wrong data" if m.verified is False else (a.state.value if a else "")
         cells = (
-            f"{what} {detail}", m.from_label, m.to_label, size_text(m.size_bytes), f"{m.median:.5g}", f"{m.min:.5g}",
+            f"{what} {detail}", m.from_label, m.to_label, size_text(m.size_bytes),
+            f"{m.median:.5g}{'*' if unsteady(m) else ''}", f"{m.min:.5g}",
             f"{m.max:.5g}", m.unit, busbw, share, state,
         )  # fmt: skip
         lines.append("| " + " | ".join(_safe(str(c)) for c in cells) + " |")
+    if any(unsteady(m) for m in run.measurements):
+        lines += ["", "\\" + UNSTEADY_TEXT]
     if report.advice:
         lines += ["", "## Cost model", "", *(f"- {_safe(x)}" for x in report.advice)]
     if report.findings:

@@ -49,6 +49,8 @@ def mpi_problem(world: World | None) -> str:
     for module, extra in (("mpi4py", "mpi"), ("numpy", "bw")):
         if importlib.util.find_spec(module) is None:
             return f"mpi: {module} is not installed: pip install 'topocheck-gpu[{extra}]'"
+    if world is not None and world.launcher == "torchrun":
+        return "mpi: the ranks of torchrun are no ranks of MPI: start topocheck with mpirun or srun"
     if world is None and shutil.which("mpirun") is None:
         return "mpi: mpirun is not on the PATH, and this process was started by no MPI launcher"
     return ""
@@ -186,11 +188,25 @@ def main() -> None:
     version = MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
     events.send("ready", software={"mpi": version[:80]}, host=MPI.Get_processor_name())
     try:
+        need_ranks(comm, max((r.ranks for r in job.ranks.rows), default=1))
         run_sweeps(job.ranks.rows, comm, events)
     except Exception as e:  # noqa: BLE001 - whatever MPI or numpy raises must reach the parent as words
         events.send("failed", reason=f"{type(e).__name__}: {str(e).partition(chr(10))[0][:300]}")
         comm.Abort(1)  # the others would wait for this rank for ever
     events.send("finished")
+
+
+def need_ranks(comm: Any, ranks: int) -> None:
+    """Look whether MPI joins as many ranks as are needed.
+
+    Raises:
+        RuntimeError: it does not: each process is alone, as under a launcher that MPI does not know.
+    """
+    if comm.size < ranks:
+        raise RuntimeError(
+            f"MPI joins {comm.size} of {ranks} ranks here: the launcher is none it knows (srun --mpi=list names those "
+            "of Slurm)"
+        )
 
 
 def run_sweeps(rows: tuple[CollectiveRow, ...], comm: Any, events: Events) -> None:

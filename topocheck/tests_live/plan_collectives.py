@@ -59,7 +59,7 @@ def collective_rows(gpus: tuple[Gpu, ...], options: Options, left_out: list[NotM
         if name not in BACKENDS:
             raise ValueError(f"no backend is called {name!r}; there are: {', '.join(BACKENDS)}")
     if options.ranks is not None and options.ranks < 2:
-        raise ValueError("a collective needs at least 2 ranks: --ranks 2")
+        raise ValueError(f"--ranks {options.ranks}: a collective needs 2 ranks or more")
     if options.ranks is not None and options.ranks > LOCAL_RANKS_MOST and not options.joined:
         raise ValueError(
             f"--ranks {options.ranks}: at most {LOCAL_RANKS_MOST} are started on one node; for more start topocheck "

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from topocheck.tests_live.collectives import Events, RankJob
-from topocheck.tests_live.mpi import run_sweeps
+from topocheck.tests_live.mpi import need_ranks, run_sweeps
 from topocheck.tests_live.train_digits import DigitsError, learn, network
 from topocheck.tests_live.train_rank import measurement
 from topocheck.tests_live.train_step import WARM_STEPS, Stepper
@@ -40,6 +40,11 @@ def run_rows(job: RankJob, rows: tuple[TrainRow, ...]) -> None:
     events = Events(job.events, world.rank)
     version = MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
     events.send("ready", software={"mpi": version[:80]}, host=MPI.Get_processor_name())
+    try:
+        need_ranks(world, max((r.ranks for r in rows), default=1))
+    except RuntimeError as e:
+        events.send("failed", reason=str(e))
+        return
     run_sweeps(job.rows, world, events)
     for row in rows:
         comm = world.Split(0 if world.rank < row.ranks else 1, world.rank)

@@ -54,6 +54,10 @@ class TrainJob(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[TrainRow, ...]
 
 
+SMALLEST_BYTES = 2 * 4 * 128 * 128
+"""Gradients of the smallest model: two layers of 128 x 128 in fp32."""
+
+
 def layers_of(gradient_bytes: int) -> tuple[int, int]:
     """Return (width, layers) of a model of square linear layers whose fp32 gradients come nearest to a size."""
     width = 128 if gradient_bytes < 2 * MIB else 512 if gradient_bytes <= 64 * MIB else 2048
