@@ -102,7 +102,9 @@ def test_ranks_of_torchrun_are_none_of_mpi(command):
 
 def test_a_killed_rank_is_told_of_by_the_others():
     # torchrun ends the other ranks with SIGTERM once one is gone.
-    kill = 'export TOPOCHECK_NODE=n$RANK; me=$BASHPID; if [ $RANK = 1 ]; then (sleep 8; kill -9 $me) & fi; exec "$0" "$@"'
+    kill = (
+        'export TOPOCHECK_NODE=n$RANK; me=$BASHPID; if [ $RANK = 1 ]; then (sleep 8; kill -9 $me) & fi; exec "$0" "$@"'
+    )
     victim = ["bash", "-c", kill, *topocheck("bw", "--pairs", "nodes", "--way", "tcp", "--seconds", "30")]
     done = run(torchrun(*victim), environment())
     assert done.returncode != 0
