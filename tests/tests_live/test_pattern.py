@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from topocheck.model.units import size_text
 from topocheck.tests_live.pattern import BLOCK, Pattern, wipe
-from topocheck.tests_live.rows import parse_size, size_text
+from topocheck.tests_live.rows import parse_size
 from topocheck.tests_live.stats import is_stable, median, quantile, sample_until_stable, spread
 
 SIZE = 3 * BLOCK + 12345

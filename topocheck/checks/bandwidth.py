@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.model.base import Evidence, Finding, State
 from topocheck.model.measurement import UNSTABLE, Assessment, Measurement, Run, unsteady
-from topocheck.tests_live.rows import size_text
+from topocheck.model.units import size_text
 
 STEADY = f"undisturbed, and an interquartile range of at most {100 * UNSTABLE:.0f} % of the median"
 

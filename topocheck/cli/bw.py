@@ -102,7 +102,7 @@ def bw(
     common.choose(engine, ("driver", "torch", "both"), "--engine")
     if pairs is not None:
         common.choose(pairs, ("nodes",), "--pairs")
-        stop_cleanly()
+        stop_cleanly(launched=True)
         raise typer.Exit(
             node_pairs(
                 ways=tuple(way or ()),

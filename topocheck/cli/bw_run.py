@@ -69,7 +69,7 @@ def measure(options: Options, world: World | None, judge: Judge, show: Show, *, 
     from topocheck.tests_live import ranks
     from topocheck.tests_live import run as live
 
-    stop_cleanly()
+    stop_cleanly(launched=world is not None)
     child = None if world is not None or not options.copies else live.warm_child(options.engine)
     try:
         node, roads = _look()

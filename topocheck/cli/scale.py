@@ -180,10 +180,10 @@ def _run(options: ScaleOptions, files: dict[str, Path | None]) -> ScaleReport | 
 
     if not torch_installed():
         raise InputError("scale trains with torch, which is not installed: pip install 'topocheck-gpu[bw]'")
-    stop_cleanly()
     progress: Progress | None = None
     try:
         world = launchers.detect_here()
+        stop_cleanly(launched=world is not None)
         first = world is None or world.rank == 0
         if first:
             _check_files(files)

@@ -169,7 +169,8 @@ class LogReader(Handlers):
     def finish(self) -> NcclLog:
         """Return what was read, with the failures classified."""
         log = self.log
-        log.failures, log.hints = self._failures.failures(), self._failures.hints()
+        log.failures = self._failures.failures()
+        log.hints = self._failures.hints(log.failures)
         log.notes += _of_communicators(log)
         if log.long_lines:
             log.notes.append(f"{log.long_lines} lines were longer than {MAX_LINE} bytes and read only so far")

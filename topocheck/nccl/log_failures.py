@@ -143,9 +143,9 @@ class FailureFinder:
         code = "collective timeout"
         return [LogFailure(code=code, count=count, line=line, text=text, causes=tuple(_fallback(code)))]
 
-    def hints(self) -> tuple[LogCause, ...]:
-        """Return what warnings point to that tell of no failure by themselves, in order of lines."""
-        explained = {c.id for f in self.failures() for c in f.causes}
+    def hints(self, failures: tuple[LogFailure, ...]) -> tuple[LogCause, ...]:
+        """Return what warnings point to that belongs to none of the failures, in order of lines."""
+        explained = {c.id for f in failures for c in f.causes}
         signs = sorted(self._log.signs.values(), key=lambda s: s.line)
         return tuple(s for s in signs if s.id in self._loud and s.id not in explained)
 

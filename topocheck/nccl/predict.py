@@ -66,9 +66,9 @@ def predict(
         nvls_why = f"rank {unplaced[0].rank} is on {no_gpu(views[unplaced[0].host], unplaced[0].gpu)}"
         nvls: bool | Missing = Missing(Reason.ABSENT, nvls_why)
     else:
-        nvls, nvls_why = algorithms.nvls(list(views.values()), {r.rank: r.host for r in ranks}, pairs)
-        may = frozenset.intersection(*map(algorithms.allowed, settings)) if settings else frozenset()
         hosts_of = {r.rank: r.host for r in ranks}
+        nvls, nvls_why = algorithms.nvls(list(views.values()), hosts_of, pairs)
+        may = frozenset.intersection(*map(algorithms.allowed, settings)) if settings else frozenset()
         far = {p.transport == algorithms.MNNVL for p in pairs if hosts_of[p.from_rank] != hosts_of[p.to_rank]}
         if far != {True, False}:
             limits = bounds(list(views.values()), len(ranks), nvls=nvls is True, one_domain=far == {True})

@@ -8,7 +8,7 @@ import math
 import msgspec
 
 from topocheck.model.measurement import Fit
-from topocheck.tests_live.rows import size_text
+from topocheck.model.units import size_text
 
 MB = 1_000_000
 MIB = 1 << 20

@@ -13,6 +13,7 @@ import msgspec
 
 from topocheck.tests_live.meeting import Meeting, node_here
 from topocheck.tests_live.ranks import LaunchError, World
+from topocheck.tests_live.roll_call import ranks_text
 
 
 class RankWord(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +109,7 @@ def name_silent(
         if node:
             out[node] = f"rank {rank} began to read the machine's facts and sent nothing within {deadline_s:.0f} s"
     if unnamed:
-        ranks = f"rank{'s' if len(unnamed) > 1 else ''} {', '.join(map(str, unnamed[:8]))}"
-        ranks += f" and {len(unnamed) - 8} more" if len(unnamed) > 8 else ""
+        ranks = ranks_text(unnamed)
         if absent:
             out.update(dict.fromkeys(absent, f"no rank of it came within {deadline_s:.0f} s ({ranks} missing)"))
         else:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from topocheck.tests_live.rows import size_text
+from topocheck.model.units import size_text
 
 PERIOD = 1021
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8, "int32": 4, "int64": 8, "uint8": 1}

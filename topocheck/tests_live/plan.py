@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from topocheck.model.measurement import NotMeasured
+from topocheck.model.units import size_text
 from topocheck.tests_live.memory import MIB, fit_size
 from topocheck.tests_live.plan_collectives import START_RANK_S, collective_rows
 from topocheck.tests_live.plan_collectives import START_S as RANKS_START_S
 from topocheck.tests_live.row_maker import RowMaker
-from topocheck.tests_live.rows import HOST, CopyRow, Plan, Transfer, size_text
+from topocheck.tests_live.rows import HOST, CopyRow, Plan, Transfer
 from topocheck.topology.types import Gpu, Topology
 
 START_S = {"driver": 1.0, "staged": 1.0, "torch": 7.0, "host": 0.3}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from topocheck.model.measurement import NotMeasured
+from topocheck.model.units import size_text
 from topocheck.tests_live.collective_ops import DTYPE_BYTES, SPLIT, elements
 from topocheck.tests_live.memory import free_bytes
-from topocheck.tests_live.rows import CollectiveRow, size_text
+from topocheck.tests_live.rows import CollectiveRow
 from topocheck.topology.types import Gpu
 
 if TYPE_CHECKING:

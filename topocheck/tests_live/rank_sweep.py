@@ -16,11 +16,12 @@ from typing import Any, Protocol
 import msgspec
 
 from topocheck.model.measurement import Measurement
+from topocheck.model.units import size_text
 from topocheck.tests_live.collective_costs import busbw_factor
 from topocheck.tests_live.collective_ops import Op, make, variants
 from topocheck.tests_live.nccl_direct import ISSUED_BY, NcclError
 from topocheck.tests_live.nccl_timing import CALLS_IN_GRAPH, DIRECT_MODES, GRAPH_LAUNCHES, DirectNccl
-from topocheck.tests_live.rows import CollectiveRow, size_text
+from topocheck.tests_live.rows import CollectiveRow
 from topocheck.tests_live.stats import is_stable, median, spread
 
 GRAPH_UP_TO = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topocheck.model.measurement import NotMeasured
-from topocheck.model.units import size_text as size_text
+from topocheck.model.units import size_text
 
 HOST = "host"
 """Name of the node's own memory where a row names an endpoint."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocheck.model.measurement import Fit, Measurement
+from topocheck.model.units import size_text
 from topocheck.tests_live.bucket_model import buckets, step_seconds
 from topocheck.tests_live.cost_model import fit_sweep, point_of
-from topocheck.tests_live.rows import size_text
 from topocheck.tests_live.train_patterns import predicted_seconds
 from topocheck.tests_live.train_types import MIB, TrainRow, layers_of
 
