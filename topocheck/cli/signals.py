@@ -8,7 +8,7 @@ import signal
 ASK_TO_STOP = (signal.SIGTERM, signal.SIGHUP)
 
 
-def stop_cleanly(*, launched: bool) -> None:
+def stop_cleanly(*, launched: bool = False) -> None:
     """Take SIGTERM and SIGHUP as Ctrl-C is taken, so that ranks are ended and temporary folders removed.
 
     A signal that is ignored already stays so: `nohup` ignores SIGHUP for its command.
