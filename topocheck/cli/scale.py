@@ -188,7 +188,7 @@ def _run(options: ScaleOptions, files: dict[str, Path | None]) -> ScaleReport | 
         if first:
             _check_files(files)
         node, gpus = _look()
-        ground = local_ground(gpus, options.ranks) if world is None else common_ground(world, gpus)
+        ground, ports = (local_ground(gpus, options.ranks), ()) if world is None else common_ground(world, gpus)
         progress = Progress(enabled=first)
         done = 0
 
@@ -198,7 +198,7 @@ def _run(options: ScaleOptions, files: dict[str, Path | None]) -> ScaleReport | 
             if progress is not None:
                 progress.tell("measured", words, 0.0)
 
-        raw, outcomes = live.run(ground, options, world, tell)
+        raw, outcomes = live.run(ground, options, world, tell, ports)
     except launchers.LaunchError as e:
         raise InputError(str(e)) from None
     finally:

@@ -33,14 +33,23 @@ METHOD = (
 )
 QUIET_S = 90.0
 JOIN_S = 180.0
+SETS = 2
+"""Sets of ranks over torch that follow each other: for the collectives, and for training."""
 Tell = Callable[[str], None]
 Outcome = Measurement | NotMeasured
 
 
 def run(
-    ground: Ground, options: ScaleOptions, world: World | None, tell: Tell = lambda words: None
+    ground: Ground,
+    options: ScaleOptions,
+    world: World | None,
+    tell: Tell = lambda words: None,
+    ports: tuple[int, ...] = (),
 ) -> tuple[ScaleReport, tuple[Outcome, ...]]:
-    """Run everything; returns the report without its tables (see scale_summary) and what was measured or not."""
+    """Run everything; returns the report without its tables (see scale_summary) and what was measured or not.
+
+    `ports` are those at which a launcher's sets of ranks meet, one for each of SETS (scale_ground.common_ground).
+    """
     begun, taken = monotonic(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
     software: dict[str, str] = {}
     out: list[Outcome] = []
@@ -57,8 +66,8 @@ def run(
     torch_rows, mpi_rows = (tuple(r for r in swept if (r.backend == "mpi") == mpi) for mpi in (False, True))
     trained, trained_mpi = split_mpi(train_rows(ground, options))
     gpus = ground.gpus if any(d == "gpu" for _, d in places(ground, options)[0]) else ()
-    out += collectives(torch_rows, world=_next(world, 1), local_gpus=gpus, heard=heard, software=software)
-    out += _training(trained, _next(world, 2), gpus, software, heard)
+    out += collectives(torch_rows, world=_at(world, ports, 0), local_gpus=gpus, heard=heard, software=software)
+    out += _training(trained, _at(world, ports, 1), gpus, software, heard)
     if trained_mpi:
         out += _over_mpi(mpi_rows, trained_mpi, world, software, heard)
     report = ScaleReport(
@@ -73,11 +82,11 @@ def run(
     return report, tuple(out)
 
 
-def _next(world: World | None, step: int) -> World | None:
-    """Return the world with another port: the one of the last set of ranks may still be held by the kernel."""
-    if world is None:
-        return None
-    return msgspec.structs.replace(world, port=world.port + step)
+def _at(world: World | None, ports: tuple[int, ...], number: int) -> World | None:
+    """Return the world with the port of one set of ranks; the launcher's own where none was agreed on."""
+    if world is None or number >= len(ports):
+        return world
+    return msgspec.structs.replace(world, port=ports[number])
 
 
 def _training(
