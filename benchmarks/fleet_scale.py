@@ -157,7 +157,7 @@ def _watch(child: subprocess.Popen[str]) -> tuple[str, int]:
 def judge(found: dict[str, Any], faults: dict[int, planting.Fault]) -> dict[str, Any]:
     """Compare what was found with what was planted."""
     planted = {f"node{n:05d}": f for n, f in faults.items()}
-    odd = {o["name"]: o["differences"] for o in found["odd"]}
+    odd = {o["name"]: o["differences"] for o in found["outliers"]}
     signed = [n for n, f in planted.items() if any(f.sign in f"{d['device']} {d['field']}" for d in odd.get(n, []))]
     judged = [f for f in found["findings"] if f["state"] in ("fail", "warn", "unknown")]
     return {
@@ -168,7 +168,7 @@ def judge(found: dict[str, Any], faults: dict[int, planting.Fault]) -> dict[str,
         "invented": sorted(set(odd) - set(planted)),
         "findings_on_healthy_nodes": sorted({f["id"] for f in judged if set(f["nodes"]) - set(planted)}),
         "planted_with_a_finding": len({n for f in judged for n in f["nodes"]} & set(planted)),
-        "unreadable": len(found["bad_files"]),
+        "unreadable": len(found["unreadable_files"]),
     }
 
 

@@ -192,11 +192,11 @@ def compare(out: Path) -> int:
     """Predict each scenario and set it beside NCCL's log; return how many differ."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from topocheck.knowledge.nccl import parse_version
-    from topocheck.nccl.log import read_log
-    from topocheck.nccl.log_compare import compare as compare_log
-    from topocheck.nccl.predict import predict
-    from topocheck.nccl.types import HostInput, RankSpec
-    from topocheck.nccl.xml import parse_topology
+    from topocheck.nccl.logs.compare import compare as compare_log
+    from topocheck.nccl.logs.reader import read_log
+    from topocheck.nccl.predict.predict import predict
+    from topocheck.nccl.predict.types import HostInput, RankSpec
+    from topocheck.nccl.topofile.xml import parse_topology
 
     facts = json.loads((out / "oracle.json").read_text())
     version = parse_version(facts["nccl"]) or (0, 0, 0)

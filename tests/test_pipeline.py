@@ -8,24 +8,25 @@ import pytest
 import topocheck
 from tests.machines.builder import machine, names
 from tests.support.snapshots import record
-from topocheck.asking import ask_machine
-from topocheck.host.anonymize import anonymize
+from topocheck.collect import ask_machine
 from topocheck.host.base import Host, HostError, RecordedBackend
-from topocheck.host.snapshot import load, save
+from topocheck.host.recording.anonymize import anonymize
+from topocheck.host.recording.snapshot import load, save
 from topocheck.model.base import Missing, Reason, State, known
-from topocheck.model.document import ReportDoc
+from topocheck.model.document import SCHEMA_VERSION, ReportDoc
 from topocheck.pipeline import build_report, read_node
+from topocheck.probes.kept.table import table
 from topocheck.probes.registry import PROBE_SET_VERSION
-from topocheck.render.document import encode, report_document
 from topocheck.render.page import Style
-from topocheck.render.text import report_text
+from topocheck.render.report_json import encode, report_document
+from topocheck.render.text import SECTIONS, report_text
 
 SMALL = ("h100_x2_vm", "laptop", "no_pci", "gpu_lost", "mig_node")
 
 
 def texts(answers, source="x"):
     report = build_report(Host(RecordedBackend(answers), source))
-    return report_text(report, None, Style()), encode(report_document(report, topocheck.__version__))
+    return report_text(report, tuple(SECTIONS), Style()), encode(report_document(report, topocheck.__version__))
 
 
 def test_live_report_equals_the_report_of_its_recording(tmp_path):
@@ -45,7 +46,7 @@ def test_recording_of_a_described_machine_replays_equal(name, tmp_path):
     direct = build_report(machine(name).host())
     loaded = load(str(path))[1]
     assert texts(loaded, direct.node.source) == (
-        report_text(direct, None, Style()),
+        report_text(direct, tuple(SECTIONS), Style()),
         encode(report_document(direct, topocheck.__version__)),
     )
 
@@ -54,7 +55,7 @@ def test_recording_of_a_described_machine_replays_equal(name, tmp_path):
 def test_findings_are_the_same_with_identifiers_replaced(name):
     answers = record(name)
     kept = build_report(Host(RecordedBackend(answers), name))
-    replaced = build_report(Host(RecordedBackend(anonymize(answers)), name))
+    replaced = build_report(Host(RecordedBackend(anonymize(answers, table())), name))
     assert [(f.id, f.state, f.subject) for f in replaced.findings] == [
         (f.id, f.state, f.subject) for f in kept.findings
     ]
@@ -68,7 +69,7 @@ def test_findings_are_the_same_with_identifiers_replaced(name):
 def test_json_of_every_machine_is_of_the_promised_form(name):
     text = encode(report_document(build_report(machine(name).host()), topocheck.__version__))
     document = msgspec.json.decode(text, type=ReportDoc, strict=True)
-    assert document.schema_version == "1.0"
+    assert document.schema_version == SCHEMA_VERSION
     for devices in (document.gpus, document.accelerators):  # every ordered pair, and each one to every NIC
         addresses = {g.address for g in devices}
         pairs = [p for p in document.paths if p.from_ in addresses]
@@ -78,9 +79,9 @@ def test_json_of_every_machine_is_of_the_promised_form(name):
 @pytest.mark.parametrize("name", names())
 def test_no_line_of_the_text_is_wider_than_its_page(name):
     report = build_report(machine(name).host())
-    for width in (80, 132):
-        wide = [line for line in report_text(report, None, Style(width=width)).splitlines() if len(line) > width]
-        assert not wide
+    for sections, width in ((tuple(SECTIONS), 80), (None, 80), (None, 132)):
+        text = report_text(report, sections, Style(width=width))
+        assert not [line for line in text.splitlines() if len(line) > width]
 
 
 def test_empty_recording_is_told_as_not_recorded():

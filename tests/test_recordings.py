@@ -15,8 +15,8 @@ import pytest
 
 from tests.conftest import require_program
 from topocheck.host.base import Host, RecordedBackend
-from topocheck.host.snapshot import load
-from topocheck.host.tree import export_tree
+from topocheck.host.recording.export import export_tree
+from topocheck.host.recording.snapshot import load
 from topocheck.model.base import State, Verdict
 from topocheck.pipeline import build_report
 
@@ -41,11 +41,11 @@ def test_peer_access_is_that_which_nvidia_smi_printed(report):
     said = {(p.read, p.write, p.nvlink, p.atomics, p.pcie) for p in report.node.nvml.p2p}
     assert said == {("OK", "OK", "OK", "OK", "NS")}
     assert {v.verdict for v in report.gpudirect.p2p} == {Verdict.YES}
-    assert {v.road for v in report.gpudirect.p2p} == {"nvlink"}
+    assert {v.link for v in report.gpudirect.p2p} == {"nvlink"}
 
 
 def test_its_own_cross_check_agreed(report):
-    result = next(r for r in report.results if r.id == "consistency.smi-vs-ours")
+    result = next(r for r in report.results if r.id == "consistency.smi-matrix-differs")
     assert result.state is State.OK
 
 

@@ -1,5 +1,9 @@
 """`python -m topocheck`."""
 
-from topocheck.cli.main import main
+from topocheck.process.python import leave_current_folder
+
+leave_current_folder()
+
+from topocheck.cli.main import main  # noqa: E402 - not before the current folder is off the path
 
 main()

@@ -9,11 +9,11 @@ import msgspec
 
 from topocheck.checks import registry
 from topocheck.gpudirect.types import GpuDirect
-from topocheck.host.base import Host, HostError, RecordedBackend
+from topocheck.host.base import Host, HostError, RecordedBackend, Watch
 from topocheck.model.base import Finding, Missing, ProbeStatus, Reason
-from topocheck.model.node import Node
+from topocheck.model.node import Lost, MadeFrom, Node
 from topocheck.model.system import SoftwareFacts
-from topocheck.nccl.types import Backend, NcclView
+from topocheck.nccl.predict.types import Backend, NcclView
 from topocheck.policy.types import Policy
 from topocheck.probes.registry import OPTIONAL_PROBES, PROBES, Probe
 from topocheck.topology.types import Topology
@@ -43,18 +43,26 @@ def read_node(host: Host, probes: Sequence[Probe] | None = None) -> Node:
     """
     facts: dict[str, Any] = {}
     statuses = []
+    lost: list[Lost] = []
     if probes is None:
         probes = PROBES + tuple(p for p in OPTIONAL_PROBES if _was_asked(host, p))
     for p in probes:
         status = _recorded_status(host, p)
+        watch = Watch(_as_left(host, status).backend)
+        asked = Host(watch, host.source)
         try:
-            facts[p.name] = p.read(_as_left(host, status))
+            facts[p.name] = p.read(asked)
         except HostError as e:
             status = ProbeStatus(name=p.name, state=_failed_state(e), ms=status.ms, detail=status.detail or str(e))
+            facts |= _untold(p.name, e.missing())
+            watch.note(f"probe:{p.name}", e.missing())
         except Exception as e:  # noqa: BLE001 - a fault of one probe must not take the others with it
             detail = f"an answer of unexpected form ({type(e).__name__}: {e})"
             status = ProbeStatus(name=p.name, state="failed", ms=status.ms, detail=detail)
-        statuses.append(status)
+            facts |= _untold(p.name, Missing(Reason.UNPARSABLE, detail))
+            watch.note(f"probe:{p.name}", Missing(Reason.UNPARSABLE, detail))
+        statuses.append(_with_left_out(status, [*asked.left_out, *watch.left_out]))
+        lost += (Lost(probe=p.name, question=q, why=why) for q, why in watch.lost.items())
     software = facts.pop("software", None) or SoftwareFacts()
     programs = facts.pop("programs", None)
     if isinstance(software, SoftwareFacts) and isinstance(programs, SoftwareFacts):
@@ -68,6 +76,8 @@ def read_node(host: Host, probes: Sequence[Probe] | None = None) -> Node:
         taken_at=_or_empty(host),
         software=software,
         probes=tuple(statuses),
+        lost=tuple(lost),
+        made_from=_sources(host),
         **facts,  # each probe's name is the field its facts belong to
     )
 
@@ -85,30 +95,74 @@ def build_report(host: Host, policy: Policy | None = None, checks: Iterable[regi
 
 def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Check] | None = None) -> Report:
     """Make topology, verdicts and findings from facts. Pure."""
-    from topocheck.checks import static_checks
-    from topocheck.checks.outcome import settle
     from topocheck.gpudirect import judge as judge_gpudirect
     from topocheck.nccl.backend import backends
-    from topocheck.nccl.view import view
+    from topocheck.nccl.predict.report import view
     from topocheck.topology.build import build
 
     policy = policy or Policy()
     topology = build(node)
+    if node.made_from is not None and node.smi_topo.matrix is not None:
+        from topocheck.topology.from_smi import with_matrix
+
+        topology = with_matrix(topology, node.smi_topo.matrix)
     gpudirect = judge_gpudirect(node, topology)
-    nccl = view(node, topology, gpudirect)
+    nccl = _as_known(node, view(node, topology, gpudirect))
     context = registry.Context(node=node, topology=topology, gpudirect=gpudirect, nccl=nccl, policy=policy)
-    chosen = static_checks() if checks is None else checks
-    outcomes = list(registry.run(policy.select(chosen), context))
-    findings = [policy.adjust(f) for _, found in outcomes for f in found]
+    results, findings = run_checks(context, checks)
+    if node.made_from is not None:
+        from topocheck.places import Places
+
+        places = Places(node, node.made_from)
+        gpudirect, findings = places.within(gpudirect), places.within(findings)
     return Report(
         node=node,
         topology=topology,
         gpudirect=gpudirect,
         nccl=nccl,
         backends=backends(node, topology),
-        results=settle(node, findings, [r for r, _ in outcomes]),
-        findings=tuple(sorted(findings, key=registry.finding_order)),
+        results=results,
+        findings=findings,
     )
+
+
+_NCCL_SEES = (
+    *("pci", "nvml", "nvlinks", "peer access", "fabric", "rdma", "modules", "link", "node", "numa"),
+    *("settings", "topology file"),
+)
+"""Sources of what NCCL sees for itself, by their names in topocheck.checks.sources.
+
+Without CUDA's answers the prediction itself says what is not known: cuMem, multicast.
+"""
+
+
+def _as_known(node: Node, nccl: NcclView) -> NcclView:
+    """Return NCCL's view without its decisions, where answers were lost: NCCL will see what was not told here."""
+    from topocheck.checks.needs import sources_lost
+
+    lost = sources_lost(node)
+    found = next((lost[name][0] for name in _NCCL_SEES if name in lost), None)
+    if found is None:
+        return nccl
+    gap = Missing(found.why.reason, f"prediction not available: {found.question} could not be read")
+    pairs = tuple(msgspec.structs.replace(p, nccl_class=gap, transport=gap, reasons=()) for p in nccl.pairs)
+    return msgspec.structs.replace(
+        nccl, pairs=pairs, nvls=gap, nvls_reason=gap.detail if nccl.nvls_reason else "", bounds=()
+    )
+
+
+def run_checks(
+    context: registry.Context, checks: Iterable[registry.Check] | None = None
+) -> tuple[tuple[registry.CheckResult, ...], tuple[Finding, ...]]:
+    """Run the checks that the policy of a context has on; return how each went, and the findings, worst first."""
+    from topocheck.checks import static_checks
+    from topocheck.checks.result import settle, without_untold
+
+    chosen = static_checks() if checks is None else checks
+    outcomes = list(registry.run(chosen, context))
+    findings = without_untold(context.node, [f for _, found in outcomes for f in found])
+    results = settle(context.node, findings, sorted((r for r, _ in outcomes), key=lambda r: r.id))
+    return results, tuple(sorted(findings, key=registry.finding_order))
 
 
 def _was_asked(host: Host, probe: Probe) -> bool:
@@ -119,6 +173,15 @@ def _was_asked(host: Host, probe: Probe) -> bool:
     return True
 
 
+def _untold(probe: str, why: Missing) -> dict[str, Any]:
+    """Return the part of a node's facts that a failed probe was to bring, each fact missing for the reason of that."""
+    part = getattr(Node(source=""), probe, None)
+    if part is None:
+        return {}
+    gaps = {f: why for f in part.__struct_fields__ if isinstance(getattr(part, f), Missing)}
+    return {probe: msgspec.structs.replace(part, **gaps)}
+
+
 def _recorded_status(host: Host, probe: Probe) -> ProbeStatus:
     try:
         return host.probe_status(probe.name)
@@ -126,10 +189,22 @@ def _recorded_status(host: Host, probe: Probe) -> ProbeStatus:
         return ProbeStatus(name=probe.name, state="failed", ms=0.0, detail="not recorded")
 
 
+def _with_left_out(status: ProbeStatus, left_out: list[str]) -> ProbeStatus:
+    """Return a probe's status with what was too much to look at."""
+    if not left_out:
+        return status
+    words = "; ".join(left_out[:_NAMED_CUTS]) + (f"; and {n} more" if (n := len(left_out) - _NAMED_CUTS) > 0 else "")
+    detail = f"{status.detail}; cut: {words}" if status.detail else f"cut: {words}"
+    return msgspec.structs.replace(status, detail=detail, left_out=tuple(left_out))
+
+
+_NAMED_CUTS = 4
+
+
 def _as_left(host: Host, status: ProbeStatus) -> Host:
     """Return the host as a timed-out probe left it: what it never came to ask timed out too, by the same call."""
     if status.state != "timed_out" or not isinstance(host.backend, RecordedBackend):
-        return host
+        return Host(host.backend, host.source)
     unasked = HostError(Reason.TIMED_OUT, status.detail)
     return Host(RecordedBackend(host.backend.answers, unasked), host.source)
 
@@ -145,6 +220,13 @@ def _or_empty(host: Host) -> str:
         return ""
 
 
+def _sources(host: Host) -> MadeFrom | None:
+    try:
+        return host.sources()
+    except HostError:
+        return None
+
+
 def _merge_software(a: SoftwareFacts, b: SoftwareFacts) -> SoftwareFacts:
     cuda_aware = b.mpi_cuda_aware if isinstance(a.mpi_cuda_aware, Missing) else a.mpi_cuda_aware
     implementation = b.mpi_implementation if isinstance(a.mpi_implementation, Missing) else a.mpi_implementation
@@ -154,4 +236,6 @@ def _merge_software(a: SoftwareFacts, b: SoftwareFacts) -> SoftwareFacts:
         versions={**b.versions, **a.versions},
         mpi_cuda_aware=cuda_aware,
         mpi_implementation=implementation,
+        network_plugins=a.network_plugins,
+        plugins_elsewhere=a.plugins_elsewhere,
     )

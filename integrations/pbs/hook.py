@@ -12,7 +12,12 @@ import pbs
 
 TOPOCHECK = "/usr/local/bin/topocheck"
 BUDGET_S = 10  # below the hook's alarm, 30 s unless set otherwise
-MARK = "topocheck: "
+MARK = " - topocheck: "
+
+
+def is_ours(comment):
+    """Whether topocheck wrote a comment: now, or as 0.1 did, which began with its name."""
+    return MARK in comment or comment.startswith("topocheck: ")
 
 
 def judge():
@@ -31,7 +36,7 @@ def judge():
         pbs.logmsg(pbs.LOG_WARNING, f"topocheck could not judge this node: {e}")
         return None, ""
     reason = done.stdout.strip()
-    if done.returncode == 1 and reason.startswith(MARK):
+    if done.returncode == 1 and MARK in reason:
         return False, reason
     if done.returncode != 0 or reason or done.stderr.strip():
         said = " ".join([reason, done.stderr.strip()]).strip()
@@ -46,13 +51,13 @@ def main():
     comment = str(vnode.comment or "")
     healthy, reason = judge()
     if healthy is False:
-        if not comment or comment.startswith(MARK):
+        if not comment or is_ours(comment):
             vnode.state = pbs.ND_OFFLINE
             vnode.comment = reason
         if event.type == pbs.EXECJOB_BEGIN:
             event.job.rerun()
             event.reject(reason)
-    elif healthy and event.type == pbs.EXECHOST_PERIODIC and comment.startswith(MARK):
+    elif healthy and event.type == pbs.EXECHOST_PERIODIC and is_ours(comment):
         vnode.state = pbs.ND_FREE
         vnode.comment = None
     event.accept()

@@ -32,14 +32,14 @@ judge() {
     rc=$?
     [ -z "$said" ] || say "$said"
     # The line of a finding, or of what could not be told, among what else was said on standard error.
-    REASON=$(printf '%s\n' "$said" | /usr/bin/sed -n '/^topocheck: [a-z0-9.-]*: /p' | /usr/bin/tail -n 1)
+    REASON=$(printf '%s\n' "$said" | /usr/bin/sed -n '/ - topocheck: [a-z0-9.-]*$/p' | /usr/bin/tail -n 1)
     case "$rc $REASON" in
     "0 ") return 0 ;;
     "0 "*) return 2 ;;
-    "1 topocheck: "*) return 1 ;;
+    "1 "*" - topocheck: "*) return 1 ;;
     esac
     # Wrong usage, a crash, no time left, no such program: not the node's fault as far as anyone can tell.
-    REASON="topocheck: unknown: could not judge this node (exit code $rc)"
+    REASON="could not judge this node (exit code $rc) - topocheck: unknown"
     say "$REASON"
     [ "$ON_UNKNOWN" = fail ] && return 1
     return 2
@@ -61,7 +61,7 @@ drain() {
     [ -n "$NODE" ] && look || return 1
     case "$OLD_REASON" in
     "$REASON"*) case "$STATE" in *DRAIN*) return 0 ;; esac ;;
-    "" | "topocheck: "*) ;;
+    "" | *" - topocheck: "* | "topocheck: "*) ;; # the last: as 0.1 wrote it
     *) return 0 ;;
     esac
     # The marker comes first: a node that is drained without it would never be looked at again.
@@ -73,7 +73,7 @@ drain() {
 resume() {
     [ -n "$NODE" ] && look || return 1
     case "$OLD_REASON" in
-    "topocheck: "*) scontrol update "NodeName=$NODE" State=RESUME || return 1 ;;
+    *" - topocheck: "* | "topocheck: "*) scontrol update "NodeName=$NODE" State=RESUME || return 1 ;;
     esac
     /usr/bin/rm -f "$MARKER"
 }

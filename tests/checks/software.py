@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import msgspec
 
 from tests.checks import support
@@ -11,46 +9,7 @@ from topocheck.checks import registry
 from topocheck.model.base import Finding, State
 from topocheck.model.node import Node
 
-AREAS = (
-    "rdma",
-    "rdma_devices",
-    "rdma_gids",
-    "rdma_layers",
-    "rdma_roads",
-    "numa",
-    "numa_layout",
-    "numa_unplaced",
-    "nccl",
-    "nccl_forced",
-    "nccl_hca",
-    "nccl_hca_left_out",
-    "nccl_levels",
-    "nccl_network",
-    "nccl_topo_file",
-    "nccl_transports",
-    "limits",
-    "container",
-)
-
-healthy, variant = support.healthy, support.variant
-
-
-def own_checks() -> list[registry.Check]:
-    """Return the checks of these areas."""
-    modules = {f"topocheck.checks.{a}" for a in AREAS}
-    for m in modules:
-        importlib.import_module(m)
-    return [c for _, c in sorted(registry.CHECKS.items()) if c.function.__module__ in modules]
-
-
-def run(id_: str, c: registry.Context) -> tuple[registry.CheckResult, tuple[Finding, ...]]:
-    """Run one check."""
-    return next(iter(registry.run([next(x for x in own_checks() if x.id == id_)], c)))
-
-
-def findings(id_: str, c: registry.Context) -> tuple[Finding, ...]:
-    """Return the findings of one check."""
-    return run(id_, c)[1]
+healthy, variant, run, findings = support.healthy, support.variant, support.run, support.findings
 
 
 def state(id_: str, c: registry.Context) -> State:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.checks.support import context, findings, healthy, own_checks, run, states, variant
+from tests.checks.support import context, findings, hardware_checks, healthy, run, states, variant
 from tests.machines.builder import machine
 from topocheck.checks import registry
-from topocheck.checks.devices import resolve
+from topocheck.checks.consistency.visible_devices import resolve
 from topocheck.model.base import Finding, Missing, State, Verdict
 from topocheck.pipeline import read_node
 
@@ -17,7 +17,7 @@ F, W, N, U = State.FAIL, State.WARN, State.NOTE, State.UNKNOWN
 def _loud(c: registry.Context) -> dict[str, list[str]]:
     """Return check -> subjects of everything that is failed or warned of."""
     out: dict[str, list[str]] = {}
-    for _, found in registry.run(own_checks(), c):
+    for _, found in registry.run(hardware_checks(), c):
         for f in found:
             if f.state in (F, W):
                 out.setdefault(f.id, []).append(f.subject)
@@ -25,17 +25,17 @@ def _loud(c: registry.Context) -> dict[str, list[str]]:
 
 
 def _all(c: registry.Context) -> list[Finding]:
-    return [f for _, found in registry.run(own_checks(), c) for f in found]
+    return [f for _, found in registry.run(hardware_checks(), c) for f in found]
 
 
 def test_h01_a_matrix_command_that_fails_costs_nothing_but_a_warning() -> None:
-    """Classes come from the PCI tree; that nvidia-smi gave no matrix is told, where it was asked."""
+    """Classes come from the PCI tree; that nvidia-smi gave no matrix is reported, where it was asked."""
     c = healthy("h01_software_rdma")
     assert _loud(c) == {}
     assert len(c.topology.nics) == 10
     assert c.topology.software_rdma == ("siw_eth0",)
     asked = context(read_node(machine("h01_software_rdma").host()))
-    (f,) = findings("consistency.smi-vs-ours", asked)
+    (f,) = findings("consistency.smi-matrix-differs", asked)
     assert f.state is W
     assert "Failed to run topology matrix" in f.title
 
@@ -164,8 +164,8 @@ def test_h12_look_alikes() -> None:
 def test_h13_peer_access_under_translation_is_unproven() -> None:
     """Every status says yes, so the report warns and sends to the test that compares bytes."""
     c = healthy("h13_iommu_translates")
-    assert list(_loud(c)) == ["p2p.unproven-across-host-bridges"]
-    (f,) = findings("p2p.unproven-across-host-bridges", c)
+    assert list(_loud(c)) == ["p2p.unverified-across-host-bridges"]
+    (f,) = findings("p2p.unverified-across-host-bridges", c)
     assert "iommu=pt" in (f.fix or "")
     assert "NCCL_P2P_DISABLE=1" in (f.fix or "")
 

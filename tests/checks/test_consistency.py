@@ -7,7 +7,7 @@ import pytest
 
 from tests.checks.support import Row, assert_row, context, findings, healthy, variant
 from tests.machines.builder import machine
-from topocheck.checks.devices import resolve
+from topocheck.checks.consistency.visible_devices import resolve
 from topocheck.model.base import ProbeStatus, State
 from topocheck.model.gpu import MigInstance, NvmlGpu
 from topocheck.pipeline import read_node
@@ -56,7 +56,9 @@ ROWS = [
     Row(id="driver.not-loaded", machine="driver_not_loaded", state=F, subject="node",
         says=("8 NVIDIA GPUs", "modprobe")),
     Row(id="driver.not-loaded", machine="driver_not_loaded", change={"patch": {"all gpu": {"driver": "nouveau"}}},
-        state=N, says=("nouveau",)),
+        state=F, says=("nouveau", "blacklist nouveau")),
+    Row(id="driver.not-loaded", machine="driver_not_loaded",
+        change={"patch": {"all gpu": {"driver": "nouveau", "class": "0x030000"}}}, state=N, says=("nouveau",)),
     Row(id="driver.not-loaded", machine="driver_not_loaded", change={"patch": {"all gpu": {"driver": "vfio-pci"}}},
         applies=False),
     Row(id="driver.not-loaded", machine=HGX),
@@ -65,9 +67,9 @@ ROWS = [
         change={"driver": {"state": "LibRmVersionMismatch", "module_version": "570.86.15"}}, state=F,
         says=("570.86.15", "mismatch")),
     Row(id="driver.versions-differ", machine=HGX),
-    Row(id="driver.gpu-given-away", machine=HGX, change={"patch": {"GPU3": {"driver": "vfio-pci"}}}, state=N,
+    Row(id="driver.gpu-bound-to-vfio", machine=HGX, change={"patch": {"GPU3": {"driver": "vfio-pci"}}}, state=N,
         says=("vfio-pci",)),
-    Row(id="driver.gpu-given-away", machine=HGX),
+    Row(id="driver.gpu-bound-to-vfio", machine=HGX),
     Row(id="driver.gpu-not-listed", machine=HGX, change={"patch": {"GPU3": {"driver": "none"}}}, state=F,
         says=("NVML does not list it", "dmesg")),
     Row(id="driver.gpu-not-listed", machine=HGX, change={"patch": {"GPU3": {"driver": "vfio-pci"}}}),
@@ -97,9 +99,11 @@ def _matrix(word: str) -> str:
     ],
 )
 def test_smi_vs_ours(answer: object, state: State | None, says: str) -> None:
-    """Equal cells are quiet, a differing cell is named, and a command that failed is told."""
+    """Equal cells are quiet, a differing cell is named, and a command that failed is reported."""
     commands = {"nvidia-smi topo -m": answer, "nvidia-smi topo -mp": {"rc": 255}}
-    found = findings("consistency.smi-vs-ours", context(read_node(machine("h100_x2_vm", commands=commands).host())))
+    found = findings(
+        "consistency.smi-matrix-differs", context(read_node(machine("h100_x2_vm", commands=commands).host()))
+    )
     assert [f.state for f in found] == ([] if state is None else [state])
     assert says in "".join(f.title for f in found)
 

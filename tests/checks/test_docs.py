@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import topocheck.checks.policy  # noqa: F401 - registers its checks
+import topocheck.checks.policy.expectations  # noqa: F401 - registers its checks
 from topocheck.checks import all_checks
 from topocheck.checks.registry import CHECKS
 

@@ -6,10 +6,11 @@ import pytest
 
 from tests.machines.builder import healthy_names
 from tests.support.snapshots import record
-from topocheck.checks.hidden import nvml_silent, pci_hidden
-from topocheck.checks.outcome import EXIT_FAILED, EXIT_OK, EXIT_UNKNOWN, conclude
+from topocheck.checks.result import conclude
+from topocheck.checks.visibility import nvml_silent, pci_hidden
 from topocheck.host.base import Host, HostError, RecordedBackend
 from topocheck.model.base import Reason, State
+from topocheck.model.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_UNKNOWN
 from topocheck.pipeline import build_report
 from topocheck.policy.types import Policy
 
@@ -79,12 +80,20 @@ def test_a_masked_sys_is_not_a_machine_without_pci():
     assert hidden_findings(report) == {"probe pci": State.UNKNOWN}
 
 
-@pytest.mark.parametrize("reason", list(Reason))
+@pytest.mark.parametrize("reason", [r for r in Reason if r is not Reason.TIMED_OUT])
 def test_nvml_that_answers_nothing_where_the_driver_is_loaded(reason):
     _, outcome = run(refuse(record(VM), lambda q: q.startswith("nvml:"), reason))
     assert outcome.exit_code == EXIT_UNKNOWN
     assert outcome.required_unknown[0].startswith("probe nvml: ")
     assert outcome.state is State.UNKNOWN
+
+
+def test_a_loaded_driver_that_hangs_is_a_failure():
+    report, outcome = run(refuse(record(VM), lambda q: q.startswith("nvml:"), Reason.TIMED_OUT))
+    assert outcome.exit_code == EXIT_FAILED
+    (f,) = [f for f in report.findings if f.id == "driver.not-answering"]
+    assert f.state is State.FAIL
+    assert "install" not in (f.fix or "")
 
 
 def test_nvml_that_counts_gpus_and_tells_nothing_of_them():

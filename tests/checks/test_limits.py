@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from tests.checks.software import findings, healthy, one, state, variant, with_nccl, with_node
-from topocheck.checks.limits import size
 from topocheck.checks.registry import Context
 from topocheck.model.base import DENIED, Missing, Reason, State
 from topocheck.policy.types import CheckPolicy, Policy
@@ -19,13 +18,6 @@ DOCKER = {"cap_eff": "00000000a80425fb", "seccomp": 2}
 
 def limits(c: Context, **changed: object) -> Context:
     return with_node(c, limits=msgspec.structs.replace(c.node.limits, **changed))
-
-
-@pytest.mark.parametrize(
-    ("n", "text"), [(8388608, "8 MiB"), (67108864, "64 MiB"), (512, "512 bytes"), (3 * GIB // 2, "1.5 GiB")]
-)
-def test_sizes_are_told_in_binary_units(n: int, text: str) -> None:
-    assert size(n) == text
 
 
 def test_a_small_shm_warns_where_gpus_have_no_peer_access() -> None:

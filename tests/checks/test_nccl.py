@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from tests.checks.software import findings, healthy, one, own_checks, state, variant, with_env, with_nccl, with_node
+from tests.checks.software import findings, healthy, one, state, variant, with_env, with_nccl, with_node
+from tests.checks.support import software_checks
 from tests.probes.answers import host_of
 from topocheck.checks import registry
 from topocheck.host.base import HostError
-from topocheck.model.base import Reason, State
+from topocheck.model.base import Missing, Reason, State
 from topocheck.model.system import Setting, SettingFacts
 from topocheck.probes.settings import read
 
@@ -148,14 +149,13 @@ def test_a_line_that_nccl_does_not_see_warns() -> None:
 
 def test_a_file_that_may_not_be_read_warns() -> None:
     c = healthy(HGX)
-    facts = msgspec.structs.replace(c.node.settings, conf_files={"/etc/nccl.conf": "denied"})
+    facts = msgspec.structs.replace(c.node.settings, conf_files={"/etc/nccl.conf": Missing(Reason.DENIED)})
     f = one("nccl.conf-shadowed", with_node(c, settings=facts))
     assert (f.state, f.subject) == (State.WARN, "/etc/nccl.conf")
 
 
 @pytest.mark.parametrize("answer", [HostError(Reason.NOT_RECORDED, "conf"), HostError(Reason.TIMED_OUT, "conf")])
 def test_a_file_that_nobody_could_look_at_is_unknown(answer: HostError) -> None:
-    """The status is the probe's own, so that its words and the check's stay together."""
     settings = read(host_of({"environ:": {}, "process:": {"home": ""}, "conf:/etc/nccl.conf": answer}))
     f = one("nccl.conf-shadowed", with_node(healthy(HGX), settings=settings))
     assert (f.state, f.fix) == (State.UNKNOWN, None)
@@ -251,7 +251,7 @@ def test_passing_over_nvlink_faults() -> None:
     assert state("nccl.disabled-p2p-ignored", with_env(HGX, NCCL_IGNORE_DISABLED_P2P="0")) is State.NOT_APPLICABLE
 
 
-@run_settings(max_examples=25, deadline=None)
+@run_settings(max_examples=25)
 @given(st.text(max_size=40))
 def test_any_value_of_any_setting_is_judged(value: str) -> None:
     settings = tuple(
@@ -259,5 +259,5 @@ def test_any_value_of_any_setting_is_judged(value: str) -> None:
         for n in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_PROTO", "NCCL_P2P_LEVEL", "NCCL_IB_GID_INDEX", "NCCL_NET")
     )
     c = with_node(healthy(HGX), settings=SettingFacts(nccl=settings))
-    for result, _ in registry.run(own_checks(), c):
+    for result, _ in registry.run(software_checks(), c):
         assert "topocheck's own fault" not in result.detail

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.checks.software import findings, healthy, one, state, variant, with_env, with_node
-from topocheck.checks.settings import read_names, shadowed_twins
+from topocheck.checks.shared.settings import read_names, shadowed_twins
 from topocheck.model.base import Missing, Reason, State
 
 HGX = "hgx_h100_cx7"
@@ -42,6 +42,13 @@ def test_an_interface_that_is_down_fails() -> None:
     )
     net = msgspec.structs.replace(c.node.net, interfaces=interfaces)
     assert "eno1 is down" in one("nccl.interface-missing", with_node(c, net=net)).title
+
+
+def test_an_interface_to_type_is_one_word_of_a_shell() -> None:
+    name = "e$(touch x)"
+    told = {"interfaces": {"br-5f2a": {}, name: {}}, "addresses": {"br-5f2a": ["172.18.0.1/16"], name: ["10.1.2.3/16"]}}
+    f = one("nccl.bootstrap-interface", variant("l40s_x8", **told))
+    assert f.fix == f"export NCCL_SOCKET_IFNAME='{name}'"
 
 
 def test_a_bridge_that_nccl_may_choose_is_a_note() -> None:
@@ -80,7 +87,7 @@ def test_a_nic_that_is_down_warns() -> None:
     ],
 )
 def test_a_list_that_leaves_out_most_of_the_network_warns(value: str, leaves: int, left_out: int) -> None:
-    f = one("nccl.hca-left-out", with_env(HGX, NCCL_IB_HCA=value))
+    f = one("nccl.hca-excluded", with_env(HGX, NCCL_IB_HCA=value))
     assert f.state is State.WARN
     assert f"leaves {leaves} Gb/s and leaves out {left_out} Gb/s" in f.title
     assert f.fix is not None
@@ -89,12 +96,12 @@ def test_a_list_that_leaves_out_most_of_the_network_warns(value: str, leaves: in
 
 @pytest.mark.parametrize("good", ["mlx5", "^mlx5_8,mlx5_9", "=mlx5_0,mlx5_1,mlx5_2,mlx5_3", "^mlx5_0"])
 def test_a_list_that_leaves_out_storage_or_a_part_is_quiet(good: str) -> None:
-    assert findings("nccl.hca-left-out", with_env(HGX, NCCL_IB_HCA=good)) == ()
+    assert findings("nccl.hca-excluded", with_env(HGX, NCCL_IB_HCA=good)) == ()
 
 
 def test_a_rank_that_is_given_the_nic_of_its_gpu_is_right() -> None:
-    assert findings("nccl.hca-left-out", with_env(HGX, NCCL_IB_HCA="=mlx5_3", LOCAL_RANK="3")) == ()
-    assert one("nccl.hca-left-out", with_env(HGX, NCCL_IB_HCA="=mlx5_8", LOCAL_RANK="3")).state is State.WARN
+    assert findings("nccl.hca-excluded", with_env(HGX, NCCL_IB_HCA="=mlx5_3", LOCAL_RANK="3")) == ()
+    assert one("nccl.hca-excluded", with_env(HGX, NCCL_IB_HCA="=mlx5_8", LOCAL_RANK="3")).state is State.WARN
 
 
 def test_ethernet_of_the_same_rate_is_left_out_on_purpose() -> None:
@@ -102,7 +109,7 @@ def test_ethernet_of_the_same_rate_is_left_out_on_purpose() -> None:
     c = variant(HGX, environment={"NCCL_IB_HCA": "=mlx5_0"}, patch=eth)
     layers = [p.link_layer for n in c.topology.nics if n.rdma for p in n.rdma.ports]
     assert layers.count("InfiniBand") == 1
-    assert findings("nccl.hca-left-out", c) == ()
+    assert findings("nccl.hca-excluded", c) == ()
 
 
 def test_ports_without_a_rate_cannot_be_weighed() -> None:
@@ -119,13 +126,13 @@ def test_ports_without_a_rate_cannot_be_weighed() -> None:
         if n.rdma
     )
     dumb = msgspec.structs.replace(c, topology=msgspec.structs.replace(c.topology, nics=nics))
-    assert one("nccl.hca-left-out", dumb).state is State.UNKNOWN
+    assert one("nccl.hca-excluded", dumb).state is State.UNKNOWN
 
 
 def test_a_list_that_nothing_reads_is_not_judged() -> None:
     off = with_env(HGX, NCCL_IB_HCA="=mlx5_8", NCCL_IB_DISABLE="1")
-    assert state("nccl.hca-left-out", off) is State.NOT_APPLICABLE
-    assert state("nccl.hca-left-out", healthy(HGX)) is State.NOT_APPLICABLE
+    assert state("nccl.hca-excluded", off) is State.NOT_APPLICABLE
+    assert state("nccl.hca-excluded", healthy(HGX)) is State.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize("good", ["=mlx5_1", "mlx5", "mlx5_2", "mlx5_1,mlx5_10,mlx5_11"])

@@ -10,9 +10,9 @@ from tests.checks import support
 from tests.checks.software import healthy, one, run, state, variant
 from topocheck.checks.registry import Context
 from topocheck.model.base import State
-from topocheck.nccl.topo import write_topology
-from topocheck.nccl.view import view
-from topocheck.nccl.xml import write
+from topocheck.nccl.predict.report import view
+from topocheck.nccl.topofile.write import write_topology
+from topocheck.nccl.topofile.xml import write
 
 HGX, VM = "hgx_h100_cx7", "h100_x2_vm"
 PATH, DEFAULT = "/opt/topo.xml", "/var/run/nvidia-topologyd/virtualTopology.xml"

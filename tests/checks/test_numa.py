@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from tests.checks import support
-from tests.checks.software import findings, healthy, one, own_checks, run, state, variant, with_nccl, with_node
+from tests.checks.software import findings, healthy, one, run, state, variant, with_nccl, with_node
+from tests.checks.support import software_checks
 from topocheck.checks.registry import Context
 from topocheck.host.base import Host, RecordedBackend
 from topocheck.model.base import ABSENT, Missing, State
@@ -79,6 +80,8 @@ def _placeless(*labels: str, name: str = HGX) -> Context:
             gone.add(address)
             address = c.topology.tree[address].parent
     changed = tuple(msgspec.structs.replace(d, numa_node=ABSENT) if d.address in gone else d for d in devices.values())
+    topology = msgspec.structs.replace(c.topology, devices={d.address: d for d in changed})
+    c = msgspec.structs.replace(c, topology=topology)
     return with_node(c, pci=msgspec.structs.replace(c.node.pci, devices=changed))
 
 
@@ -164,13 +167,15 @@ NUMA_CHECKS = (
     "numa.memory-nodes-excluded",
     "numa.node-missing",
     "numa.node-mixed",
+    "numa.nodes-across-sockets",
     "numa.nps",
+    "numa.one-affinity",
     "numa.process-far-from-gpus",
 )
 
 
 def test_every_check_of_this_area_is_in_the_list() -> None:
-    assert {c.id for c in own_checks() if c.id.startswith("numa.")} == set(NUMA_CHECKS)
+    assert {c.id for c in software_checks() if c.id.startswith("numa.")} == set(NUMA_CHECKS)
 
 
 @pytest.mark.parametrize("id_", NUMA_CHECKS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.checks.support import Row, assert_row, findings, healthy, own_checks, variant
+from tests.checks.support import Row, assert_row, findings, hardware_checks, healthy, variant
 from topocheck.model.base import State
 
 F, W, N, U = State.FAIL, State.WARN, State.NOTE, State.UNKNOWN
@@ -47,18 +47,18 @@ ROWS = [
     Row(id="p2p.iommu-translates", machine="rtx3090_x2_bridge", change={"system": {"iommu": "DMA"}},
         applies=False),
     Row(id="p2p.iommu-translates", machine=HGX),
-    Row(id="p2p.unproven-across-host-bridges", machine=ADA, change={"system": {"iommu": "DMA"}}, state=W,
+    Row(id="p2p.unverified-across-host-bridges", machine=ADA, change={"system": {"iommu": "DMA"}}, state=W,
         says=("unproven", "NCCL_P2P_DISABLE=1")),
-    Row(id="p2p.unproven-across-host-bridges", machine=ADA),
+    Row(id="p2p.unverified-across-host-bridges", machine=ADA),
     Row(id="p2p.flat-vm-tree", machine="h26_vm_flat_a800", state=U, says=("8 GPUs and 8 NICs", "NCCL_TOPO_FILE")),
     Row(id="p2p.flat-vm-tree", machine="h26_vm_flat_a800",
         change={"environment": {"NCCL_TOPO_FILE": "/etc/topo.xml"}}, state=N),
     Row(id="p2p.flat-vm-tree", machine=HGX, applies=False),
     Row(id="p2p.flat-vm-tree", machine="h100_x2_vm"),
-    Row(id="p2p.unproven-in-guest", machine="h100_x2_vm", change=SPLIT_VM, state=U, says=("GPU0-GPU1",)),
-    Row(id="p2p.unproven-in-guest", machine="h100_x2_vm",
+    Row(id="p2p.unverified-in-guest", machine="h100_x2_vm", change=SPLIT_VM, state=U, says=("GPU0-GPU1",)),
+    Row(id="p2p.unverified-in-guest", machine="h100_x2_vm",
         change={**SPLIT_VM, "patch": {"GPU0": {"clique": "0"}, "GPU1": {"clique": "0"}}}),
-    Row(id="p2p.unproven-in-guest", machine="h100_x2_vm"),
+    Row(id="p2p.unverified-in-guest", machine="h100_x2_vm"),
     Row(id="p2p.peer-access-disagrees", machine=ADA, change={"nvml": {"DeviceGetP2PStatus|0|1|0": 1}}, state=W,
         says=("NVML says CNS", "CUDA says yes")),
     Row(id="p2p.peer-access-disagrees", machine=ADA),
@@ -76,11 +76,11 @@ def test_row(row: Row) -> None:
 
 
 def test_nobody_is_told_to_boot_with_noacs() -> None:
-    """The kernel has no such option, whatever threads say; the word with the two bits cleared is worked out."""
+    """The kernel has no such option, whatever threads say; setpci's mask clears the two bits alone."""
     (f,) = findings("p2p.acs-redirect", healthy("h12_acs_redirect"))
     assert f.fix is not None
-    assert "ECAP_ACS+6.w=0011" in f.fix  # 0x1d = SrcValid, ReqRedir, CmpltRedir, UpstreamFwd; less bits 2 and 3
-    assert "noacs" not in f.fix + "".join(c.doc for c in own_checks())
+    assert "ECAP_ACS+6.w=0:c" in f.fix  # bits 2 and 3, ReqRedir and CmpltRedir
+    assert "noacs" not in f.fix + "".join(c.doc for c in hardware_checks())
 
 
 def test_acs_names_only_the_ports_on_the_way() -> None:

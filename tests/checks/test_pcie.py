@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checks.support import Row, assert_row, findings, healthy, variant
-from topocheck.checks.subjects import share
+from topocheck.checks.shared.common import share
 from topocheck.model.base import State
 
 F, W, N, U = State.FAIL, State.WARN, State.NOTE, State.UNKNOWN
@@ -32,9 +32,9 @@ ROWS = [
         change={"patch": {"GPU3": {"now": "1x16"}},
                 "gpu": {"3": {"pstate": 8}, **{str(i): {"utilization": 97} for i in range(8) if i != 3}}},
         state=N, subject="node", says=("idle", "not judged", "GPU3")),
-    # Siblings without work keep theirs fast: 1 of 8 at 2.5 of 32 GT/s, 8 %.
+    # Siblings without work keep theirs fast: 1 of 8 at 0.25 of 3.94 GB/s a lane (8b/10b, 128b/130b), a sixteenth.
     Row(id="pcie.link-speed", machine=HGX, change={"patch": {"GPU3": {"now": "1x16"}}},
-        state=W, subject=GPU3, says=("gen 1", "7 of its model", "gen 5", "8 % of", "topocheck bw")),
+        state=W, subject=GPU3, says=("gen 1", "7 of its model", "gen 5", "a sixteenth of", "topocheck bw")),
     Row(id="pcie.link-speed", machine=HGX, change={"patch": {"GPU3": {"now": "1x16"}, "GPU4": {"now": "1x16"}}},
         state=N, subject="node", says=("GPU3, GPU4",)),
     Row(id="pcie.link-speed", machine="l40s_x8", state=N, subject="node", says=("idle",)),
@@ -50,9 +50,9 @@ ROWS = [
     # The outer level of such a switch says 5.0 GT/s x16 on machines that copy at gen 5 rates.
     Row(id="pcie.link-speed", machine=HGX, change={"patch": {SWITCH3: {"now": "2x16"}}}),
     Row(id="pcie.link-speed", machine="gb200_tray"),
-    Row(id="pcie.slot-weaker-than-card", machine="rtx3090_x2_bridge", state=N, subject="0000:01:00.0 GPU0",
+    Row(id="pcie.slot-below-card", machine="rtx3090_x2_bridge", state=N, subject="0000:01:00.0 GPU0",
         says=("gen 4 x16", "gen 4 x8")),
-    Row(id="pcie.slot-weaker-than-card", machine=HGX),
+    Row(id="pcie.slot-below-card", machine=HGX),
     Row(id="pcie.emulated-switch", machine="h26_vm_flat_a800",
         change={"patch": {"above GPU0": {"max": "1x1", "now": "1x1"}}}, state=N, says=("GPU0", "NCCL_TOPO_FILE")),
     Row(id="pcie.emulated-switch", machine="h26_vm_flat_a800"),
@@ -60,7 +60,7 @@ ROWS = [
     Row(id="pcie.nic-slot-too-slow", machine=HGX, change={"patch": {"above mlx5_0": {"max": "4x16"}}}, state=W,
         subject="0000:19:00.0 mlx5_0", says=("400 Gb/s", "252 Gb/s", "63 %")),
     Row(id="pcie.nic-slot-too-slow", machine=HGX, change={"patch": {"mlx5_2": {"now": "5x8"}}}, state=W,
-        says=("400 Gb/s", "mend the link first")),
+        says=("400 Gb/s", "fix the link first")),
     Row(id="pcie.nic-slot-too-slow", machine="gb10", state=N, says=("200 Gb/s", "126 Gb/s")),
     Row(id="pcie.nic-slot-too-slow", machine=HGX,
         change={"patch": {"above mlx5_0": {"max": "4x16"}, "mlx5_0": {"rate": "200_Gb/sec_(4X_HDR)"}}}),

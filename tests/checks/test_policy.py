@@ -13,7 +13,8 @@ from topocheck.checks import registry, static_checks, threshold_names
 from topocheck.model.base import DENIED, State
 from topocheck.policy.load import parse
 from topocheck.policy.types import Expect, Policy
-from topocheck.policy.write import expectations, policy_toml
+from topocheck.policy.write import expectations
+from topocheck.render.policy import policy_toml
 
 HGX, LOST = "hgx_h100_cx7", "gpu_lost"
 
@@ -138,7 +139,7 @@ def test_a_node_keeps_the_policy_that_was_written_from_it(name: str) -> None:
         return {(f.id, f.subject) for _, found in results for f in found if f.state is State.FAIL}
 
     plain = support.context(facts, Policy())
-    text = policy_toml(plain.node, plain.topology, plain.gpudirect)
+    text = policy_toml(expectations(plain.node, plain.topology, plain.gpudirect), plain.node)
     written = parse(text.encode(), "written", threshold_names())
     assert failed(written) <= failed(Policy())
 
@@ -146,8 +147,16 @@ def test_a_node_keeps_the_policy_that_was_written_from_it(name: str) -> None:
 def test_what_a_written_policy_holds() -> None:
     c = support.context(support.facts(cached(HGX)), Policy())
     wants = expectations(c.node, c.topology, c.gpudirect)
-    # Eight ports of 400 Gb/s and two of 100: what every port has is 100.
-    assert wants["nic_rate_gbit_s"] == 100
+    # Eight ports of 400 Gb/s and two of 100, of another model: a rate for each kind, and none for all.
+    assert "nic_rate_gbit_s" not in wants
+    rates = wants["nic_rates_gbit_s"]
+    assert isinstance(rates, dict)
+    assert sorted(rates.values()) == [100, 400]
+    slow = min(rates, key=lambda k: rates[k])
+    c = support.context(support.facts(cached(HGX)), Policy(expect=Expect(nic_rates_gbit_s={**rates, slow: 200})))
+    assert [f.state for f in support.findings("policy.nics-differ", c)] == [State.FAIL] * 2
+    c = support.context(support.facts(cached(HGX)), Policy(expect=Expect(nic_rates_gbit_s=rates)))
+    assert support.findings("policy.nics-differ", c) == ()
     assert (wants["pcie_gen"], wants["pcie_width"], wants["gpu_count"], wants["nic_count"]) == (5, 16, 8, 10)
     # Gen 4 cards that rest at gen 1: what they can do is expected, not how they rest.
     c = support.context(support.facts(cached("rtx4090_x8")), Policy())

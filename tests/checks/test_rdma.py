@@ -10,7 +10,7 @@ from tests.checks.software import findings, healthy, one, run, state, variant, w
 from tests.machines.builder import build
 from tests.machines.description import load
 from topocheck.checks import registry
-from topocheck.checks.rdma_gids import best, is_ipv4, is_link_local
+from topocheck.checks.rdma.gids import best, is_ipv4, is_link_local
 from topocheck.model.base import Missing, Reason, State, Verdict
 from topocheck.model.net import Gid
 from topocheck.policy.types import CheckPolicy, Expect, Policy
@@ -105,7 +105,7 @@ def test_software_rdma_is_a_note_and_real_devices_are_not() -> None:
 
 def test_no_module_and_no_dma_buf_is_no_road() -> None:
     c = variant(HGX, driver={"flavor": "proprietary"}, modules={"nvidia_peermem": {"absent": True}})
-    f = one("rdma.no-road", c)
+    f = one("rdma.no-gdr-path", c)
     assert f.state is State.WARN
     assert "nvidia_peermem is not loaded" in f.title
     assert "proprietary" in f.title
@@ -116,14 +116,14 @@ def test_no_module_and_no_dma_buf_is_no_road() -> None:
 def test_one_road_is_enough() -> None:
     open_module = variant(HGX, modules={"nvidia_peermem": {"absent": True}})
     by_peermem = variant(HGX, driver={"flavor": "proprietary"})
-    assert findings("rdma.no-road", open_module) == ()
-    assert findings("rdma.no-road", by_peermem) == ()
+    assert findings("rdma.no-gdr-path", open_module) == ()
+    assert findings("rdma.no-gdr-path", by_peermem) == ()
 
 
 def test_without_an_active_port_no_road_is_needed() -> None:
     down = {f"mlx5_{i}": {"state": "DOWN/Polling"} for i in range(10)}
     c = variant(HGX, patch=down, modules={"nvidia_peermem": {"absent": True}}, driver={"flavor": "proprietary"})
-    assert state("rdma.no-road", c) is State.NOT_APPLICABLE
+    assert state("rdma.no-gdr-path", c) is State.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_devices_that_cannot_be_read_are_unknown_and_absent_ones_do_not_apply() 
     late = with_node(c, net=msgspec.structs.replace(c.node.net, rdma=Missing(Reason.TIMED_OUT, "list")))
     late = msgspec.structs.replace(late, topology=msgspec.structs.replace(late.topology, nics=()))
     assert one("rdma.port-down", late).state is State.UNKNOWN
-    assert "cannot be told" in run("rdma.no-road", late)[0].detail
+    assert "cannot be determined" in run("rdma.no-gdr-path", late)[0].detail
     assert state("rdma.port-down", healthy("l40s_x8")) is State.NOT_APPLICABLE
 
 

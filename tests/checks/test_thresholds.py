@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from topocheck import checks
-from topocheck.checks import rdma_devices, threshold_names
+from topocheck.checks import threshold_names
+from topocheck.checks.rdma import devices as rdma_devices
 from topocheck.policy.load import PolicyError, parse
 
 
 def calls() -> list[tuple[str, str | None]]:
     """Return (id, name) of every `.threshold(id, name, default)` in the checks; None for a name that is computed."""
     out = []
-    for path in sorted(Path(checks.__file__).parent.glob("*.py")):
+    for path in sorted(Path(checks.__file__).parent.rglob("*.py")):
         if path.name == "registry.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):

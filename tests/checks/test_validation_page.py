@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.machines.builder import case_names
-from topocheck.checks import all_checks
-from topocheck.host.base import Host, RecordedBackend
-from topocheck.host.snapshot import load
-from topocheck.model.base import State
-from topocheck.pipeline import build_report
+from tests.support import validation_page
+from tests.support.renew import RENEW
 
-TESTS = Path(__file__).parents[1]
-PAGE = (TESTS.parent / "docs" / "validation.md").read_text(encoding="utf-8")
-ROWS = [[c.strip() for c in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| `")]
+PAGE = validation_page.PAGE.read_text(encoding="utf-8")
+ROWS = validation_page.rows(PAGE)
 
 
-def test_every_check_has_one_row_in_order() -> None:
-    assert [r[0].strip("`") for r in ROWS] == [c.id for c in all_checks()]
+def test_the_page_is_up_to_date() -> None:
+    assert validation_page.renewed(PAGE) == PAGE, f"renew it: {RENEW}"
 
 
-def test_on_hardware_is_what_the_recording_of_it_says() -> None:
-    answers = load(str(TESTS / "recordings" / "h100_x2_vm.snap"))[1]
-    report = build_report(Host(RecordedBackend(answers), "h100_x2_vm"))
-    word = {State.OK: "ok", State.NOT_APPLICABLE: "-"}
-    said = {r.id: word.get(r.state, "finding") for r in report.results}
-    assert {r[0].strip("`"): r[1] for r in ROWS if r[0].strip("`") in said} == said
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda r: r[0].strip("`"))
-def test_the_test_it_names_is_about_it(row: list[str]) -> None:
-    id_, on_hardware, fires_on, test = row[0].strip("`"), *row[1:]
+@pytest.mark.parametrize("id_", ROWS)
+def test_the_test_it_names_is_about_it(id_: str) -> None:
+    on_hardware, fires_on, test = ROWS[id_]
     assert on_hardware in ("ok", "finding", "-")
-    assert f'"{id_}"' in (TESTS / test).read_text(encoding="utf-8")
+    assert validation_page.is_about(test, id_), f'no file below tests/ has "{id_}": write its test'
     kind, _, names = fires_on.partition(": ")
     assert kind in ("reported", "network", "described")
     short = {n.split("_")[0] for n in case_names()}
     assert all(n in short for n in re.findall(r"[^, ]+", names))
     assert bool(names) is (kind == "reported")
+
+
+def test_new_rows_are_made_and_old_ones_taken_out() -> None:
+    id_, row = next(i for i in ROWS.items() if i[0] == "pcie.link-width")
+    line = f"| `{id_}` | {' | '.join(row)} |\n"
+    assert line in PAGE
+    page = PAGE.replace(line, "| `pcie.gone` | ok | described | none |\n")
+    assert validation_page.renewed(page) == validation_page.renewed(PAGE)

@@ -26,7 +26,16 @@ def run(function: Callable[..., Any], *args: object) -> Ran:
     app.command()(function)
     result = CliRunner().invoke(app, [str(a) for a in args])
     if isinstance(result.exception, InputError):
-        return Ran(2, result.output, str(result.exception))
+        return Ran(result.exception.exit_code, result.output, str(result.exception))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ran(result.exit_code, result.output)
+
+
+Topocheck = Callable[..., Ran]
+"""Runs a command line, given word by word, through `main` (the fixture `topocheck`)."""
+
+
+def one_line(ran: Ran) -> bool:
+    """Tell whether a command ended with one line of what is wrong and exit code 2."""
+    return ran.code == 2 and ran.error.startswith("topocheck: ") and ran.error.count("\n") == 1

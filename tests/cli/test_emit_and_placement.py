@@ -15,6 +15,7 @@ from tests.compare.facts import device, gpu
 from tests.conftest import require_program
 from tests.support.slurm import free_ports
 from tests.support.snapshots import write_snapshot
+from tests.support.waiting import PATIENCE_S
 from topocheck.cli.emit import emit
 from topocheck.cli.placement import placement
 
@@ -221,7 +222,7 @@ def test_rank_0_of_a_job_shows_all_ranks() -> None:
         )
         for i in range(2)
     ]
-    said = [r.communicate(timeout=120)[0] for r in ranks]
+    said = [r.communicate(timeout=PATIENCE_S)[0] for r in ranks]
     found = json.loads(said[0])["ranks"]
     assert [(r["rank"], r["node"]) for r in found] == [(0, "node0"), (1, "node1")]
     assert said[1] == b""

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
-CLUSTER = ("report", "--cluster", "--format", "json", "--deadline", "40")
-PAIRS = ("bw", "--pairs", "nodes", "--way", "tcp", "--way", "gloo", "--seconds", "0.3", "--format", "json")
+CLUSTER = ("report", "--cluster", "--format", "json", "--deadline", "400")
+PAIRS = ("network", "bw", "--transport", "tcp", "--transport", "gloo", "--seconds", "0.3", "--format", "json")
 SCALE = (
-    "scale", "--backend", "gloo", "--quick", "--gradient", "512K", "--size", "256K", "--buckets", "none",
+    "scale", "--backend", "gloo", "--quick", "--gradients", "512K", "--size", "256K", "--buckets", "none",
     "--no-digits", "--no-patterns", "--format", "json", "--hooks",
 )  # fmt: skip
 """Over Gloo, small; the compression hooks follow, or `none`."""
@@ -30,8 +32,15 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
-def run(argv: list[str], env: dict[str, str], timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
+def run(argv: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run to the end."""
     return subprocess.run(
-        argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL, cwd="/"
+        argv,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        cwd="/",
     )

@@ -11,7 +11,7 @@ from tests.support.snapshots import record
 from topocheck.cli.cluster import _bytes, _judge, mixed, recording_of
 from topocheck.render.cluster import ClusterReport, cluster_json, cluster_markdown, cluster_text
 from topocheck.render.page import Style
-from topocheck.tests_live.cluster import Heard, RankWord
+from topocheck.tests_live.launch.exchange import Heard, RankWord
 
 RANK = {"SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_ID": "0"}
 
@@ -32,13 +32,13 @@ def report() -> ClusterReport:
         3: word(3, "n4", patch={"GPU3": {"now": "5x8"}}),
         4: word(4, "n4", asks=False, local=0),
     }
-    return _judge(Heard(words=words, silent={"n9": "no rank of it came within 60 s"}), "slurm")
+    return _judge(Heard(words=words, unresponsive={"n9": "no rank of it came within 60 s"}), "slurm")
 
 
 def test_equal_nodes_are_one_group_and_the_odd_one_says_what_differs(report):
-    (kind,) = report.fleet.kinds
+    (kind,) = report.fleet.hardware_types
     assert kind.groups[0].nodes == ("n1", "n3")
-    odd = {o.name: o for o in report.fleet.odd}
+    odd = {o.name: o for o in report.fleet.outliers}
     assert set(odd) == {"n2", "n4"}
     assert any("NCCL_ALGO" in d.device for d in odd["n2"].differences)
     assert any("width" in d.field for d in odd["n4"].differences)
@@ -56,25 +56,35 @@ def test_every_rank_has_its_place(report):
 
 
 def test_a_setting_of_one_rank_is_told(report):
-    assert dict(report.mixed_settings) == {"NCCL_ALGO": ("Tree: rank 1", "not set: ranks 0,2-4")}
+    assert dict(report.differing_settings) == {"NCCL_ALGO": ("Tree: rank 1", "not set: ranks 0,2-4")}
 
 
 def test_the_missing_node_comes_with_the_others(report):
     text = cluster_text(report, Style(width=100))
     assert "n9: no rank of it came" in text
-    assert "4 nodes, 1 did not answer, 2 unlike most of their kind, " in text.splitlines()[0]
+    assert "4 nodes, 1 did not answer, 2 outlier nodes, " in text.splitlines()[0]
     assert "n4" in text
-    assert json.loads(cluster_json(report))["silent"] == {"n9": "no rank of it came within 60 s"}
+    assert json.loads(cluster_json(report))["unresponsive"] == {"n9": "no rank of it came within 60 s"}
     assert "**n9** did not answer" in cluster_markdown(report)
 
 
 def test_a_broken_recording_loses_one_node():
     got = _judge(Heard(words={0: word(0, "n1"), 1: RankWord(node="n2", machine=b"rubbish", own=b"rubbish")}), "slurm")
     assert got.fleet.nodes == 1
-    assert "n2" in got.silent
+    assert "n2" in got.unresponsive
 
 
-def test_mixed_settings():
+def test_a_rank_that_says_rubbish_of_itself_loses_itself():
+    good = word(0, "n1")
+    words = {0: good, 1: RankWord(node="n1", own=b"rubbish"), 2: RankWord(node="n1", machine=b"another", own=good.own)}
+    got = _judge(Heard(words=words), "slurm")
+    assert [p.node for p in got.places] == ["n1", "n1"]
+    (who,) = got.unresponsive
+    assert who == "rank 1 on node n1"
+    assert "sent no usable recording of itself" in got.unresponsive[who]
+
+
+def test_differing_settings():
     assert mixed({"NCCL_X": {"1": [0, 1]}}, [0, 1]) == ()
     assert mixed({"NCCL_X": {"1": [0], "2": [1]}}, [0, 1]) == (("NCCL_X", ("1: rank 0", "2: rank 1")),)
     assert mixed({"NCCL_HOSTID": {"a": [0], "b": [1]}}, [0, 1]) == ()
@@ -83,4 +93,3 @@ def test_mixed_settings():
 def test_a_recording_per_node():
     assert recording_of(Path("/x/%N.snap"), "n1") == Path("/x/n1.snap")
     assert recording_of(Path("/x/{node}.snap"), "host/1") == Path("/x/host_1.snap")
-    assert recording_of(None, "n1") is None

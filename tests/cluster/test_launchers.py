@@ -12,13 +12,13 @@ import pytest
 from tests.cluster.launching import BW, CLUSTER, PAIRS, SCALE, environment, run, topocheck
 from tests.conftest import require_program
 from tests.support.slurm import free_ports
+from tests.support.waiting import PATIENCE_S
 
-pytest.importorskip("torch", reason="ranks meet through torch")
 pytestmark = [pytest.mark.service, pytest.mark.torch]
 
 
 def mpirun(*argv: str) -> list[str]:
-    """Two ranks that are told to be two nodes, since both have this host's name."""
+    """Two ranks that are reported to be two nodes, since both have this host's name."""
     start = ["mpirun", "--oversubscribe", "--bind-to", "none"]
     start += ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return [*start, "-np", "1", "-x", "TOPOCHECK_NODE=a", *argv, ":", "-np", "1", "-x", "TOPOCHECK_NODE=b", *argv]
@@ -29,17 +29,46 @@ def test_mpirun(command):
     require_program("mpirun")
     done = run(mpirun(*topocheck(*command)), environment())
     assert done.returncode == 0, done.stderr
+    # mpirun gives its ranks a random key.
+    assert "not authenticated" not in done.stderr
     report = json.loads(done.stdout)
     if command is CLUSTER:
         assert [(p["rank"], p["node"]) for p in report["places"]] == [(0, "a"), (1, "b")]
     elif command is PAIRS:
         assert {n["node"] for n in report["nodes"]} == {"a", "b"}
-        assert [(p["way"], p["error"]) for p in report["pairs"] if p["phase"] == "pairs"] == [("tcp", ""), ("gloo", "")]
+        assert [(p["transport"], p["error"]) for p in report["pairs"] if p["phase"] == "pairs"] == [
+            ("tcp", ""),
+            ("gloo", ""),
+        ]
         assert all(p["a_to_b_gb_s"] > 0 and p["b_to_a_gb_s"] > 0 and p["latency_us"] > 0 for p in report["pairs"])
     elif command[0] == "scale":
         assert {p["ranks"] for p in report["points"] if p["curve"] == "training step"} == {1, 2}
     else:
         assert report["measurements"]
+
+
+OVER_MPI = """
+import os
+from topocheck.tests_live.launch.rendezvous import join
+from topocheck.tests_live.launch.world import detect
+# As another launcher of MPI, which tells its ranks no more than their numbers.
+del os.environ["OMPI_MCA_orte_precondition_transports"]
+hidden = ("OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
+world = detect({k: v for k, v in os.environ.items() if k not in hidden})
+assert not world.ports, world
+with join(world, "test") as meeting:
+    meeting.put(f"said/{world.rank}", meeting.ticket.secret.key)
+    keys = {meeting.get(f"said/{r}", 60) for r in range(world.size)}
+    said = f"{world.rank} {meeting.authenticated} {meeting.ticket.secret.source} {len(keys)}"
+    os.write(1, f"{said}\\n".encode())  # in one piece: mpirun mixes what its ranks print
+"""
+
+
+def test_mpi_tells_the_ranks_where_rank_0_is_and_a_secret():
+    require_program("mpirun")
+    pytest.importorskip("mpi4py", reason="needs mpi4py (the [mpi] extra)")
+    done = run(mpirun(sys.executable, "-c", OVER_MPI), environment())
+    assert sorted(done.stdout.splitlines()) == ["0 True MPI 1", "1 True MPI 1"], done.stderr
 
 
 def torchrun(*argv: str) -> list[str]:
@@ -55,13 +84,17 @@ def torchrun(*argv: str) -> list[str]:
     ]
 
 
-def test_torchrun_report_of_one_node_with_two_ranks():
-    done = run(torchrun(*topocheck(*CLUSTER)), environment(NCCL_DEBUG="WARN"))
+@pytest.mark.parametrize("secret", ["", "correct horse battery staple"])
+def test_torchrun_report_of_one_node_with_two_ranks(secret):
+    more = {"TOPOCHECK_SECRET": secret} if secret else {}
+    done = run(torchrun(*topocheck(*CLUSTER)), environment(NCCL_DEBUG="WARN", **more))
     assert done.returncode == 0, done.stderr
+    # torchrun has no secret to give; that is said once, by rank 0.
+    assert done.stderr.count("not authenticated") == (0 if secret else 1)
     report = json.loads(done.stdout)
     assert (report["ranks"], report["fleet"]["nodes"]) == (2, 1)
     assert [p["local_rank"] for p in report["places"]] == [0, 1]
-    assert report["mixed_settings"] == []
+    assert report["differing_settings"] == []
 
 
 def test_torchrun_pairs():
@@ -71,14 +104,17 @@ def test_torchrun_pairs():
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert {n["node"] for n in report["nodes"]} == {"n0", "n1"}
-    assert [(p["way"], p["error"]) for p in report["pairs"] if p["phase"] == "pairs"] == [("tcp", ""), ("gloo", "")]
+    assert [(p["transport"], p["error"]) for p in report["pairs"] if p["phase"] == "pairs"] == [
+        ("tcp", ""),
+        ("gloo", ""),
+    ]
 
 
 def test_pairs_of_one_node_are_not_measured_and_that_is_said():
-    done = run(torchrun(*topocheck(*PAIRS, "--way", "nccl_tcp")), environment())
+    done = run(torchrun(*topocheck(*PAIRS, "--transport", "nccl_tcp")), environment())
     report = json.loads(done.stdout)
-    assert set(report["not_tried"]) == {"tcp", "gloo", "nccl_tcp"}
-    assert {f["id"] for f in report["findings"]} == {"bw.unmeasured-pairs"}
+    assert set(report["skipped"]) == {"tcp", "gloo", "nccl_tcp"}
+    assert {f["id"] for f in report["findings"]} == {"network.unmeasured-pairs"}
     # torchrun ends with 1 where a rank ends with anything but 0, and says with what.
     assert "exitcode  : 3" in done.stderr
 
@@ -100,13 +136,25 @@ def test_ranks_of_torchrun_are_none_of_mpi(command):
     assert "64 KiB" not in done.stdout
 
 
-def test_a_killed_rank_is_told_of_by_the_others():
+KILL = """
+export TOPOCHECK_NODE=n$RANK
+me=$BASHPID
+echo $me > $MARKS/$RANK
+catches_sigterm() {  # bit 14 of the mask: signal 15 (proc(5), SigCgt)
+    mask=$(sed -n 's/^SigCgt:[[:space:]]*//p' /proc/$(cat $MARKS/$1)/status) && [ $((0x$mask & 0x4000)) != 0 ]
+}
+if [ $RANK = 1 ]; then
+    (until catches_sigterm 0 && catches_sigterm 1; do sleep 0.05; done; kill -9 $me) 2>/dev/null &
+fi
+exec "$0" "$@"
+"""
+"""Kills rank 1 as soon as both ranks are ready to be stopped."""
+
+
+def test_a_killed_rank_is_told_of_by_the_others(tmp_path):
     # torchrun ends the other ranks with SIGTERM once one is gone.
-    kill = (
-        'export TOPOCHECK_NODE=n$RANK; me=$BASHPID; if [ $RANK = 1 ]; then (sleep 8; kill -9 $me) & fi; exec "$0" "$@"'
-    )
-    victim = ["bash", "-c", kill, *topocheck("bw", "--pairs", "nodes", "--way", "tcp", "--seconds", "30")]
-    done = run(torchrun(*victim), environment())
+    victim = ["bash", "-c", KILL, *topocheck("network", "bw", "--transport", "tcp", "--seconds", "60")]
+    done = run(torchrun(*victim), environment(MARKS=str(tmp_path)))
     assert done.returncode != 0
     assert "topocheck: stopped by SIGTERM; a launcher sends it to all ranks where one of them ended" in done.stderr
 
@@ -115,7 +163,7 @@ def test_torchrun_scale():
     done = run(torchrun(*topocheck(*SCALE, "fp16")), environment())
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout)
-    assert report["ground"]["launcher"] == "torchrun"
+    assert report["job"]["launcher"] == "torchrun"
     (fp16,) = [t for t in report["training"] if t["hook"] == "fp16"]
     # Half precision has 11 significant bits: an error of some 2^-12 of each value.
     assert 1e-5 < fp16["gradient_error"] < 1e-2
@@ -125,7 +173,7 @@ def test_a_rank_that_never_comes_is_named_and_the_rest_reported():
     port = str(free_ports(1)[0])
     ranks = [
         subprocess.Popen(
-            topocheck(*CLUSTER[:-1], "15"),
+            topocheck(*CLUSTER[:-1], "40"),
             env=environment(
                 RANK=str(r), WORLD_SIZE="3", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
                 TOPOCHECK_NODE=f"n{r}", NCCL_ALGO="Ring" if r else "Tree",
@@ -134,21 +182,38 @@ def test_a_rank_that_never_comes_is_named_and_the_rest_reported():
         )
         for r in range(2)
     ]  # fmt: skip
-    out, err = ranks[0].communicate(timeout=90)
-    ranks[1].communicate(timeout=30)
+    out, err = ranks[0].communicate(timeout=PATIENCE_S)
+    ranks[1].communicate(timeout=PATIENCE_S)
     assert ranks[0].returncode == 0, err
     report = json.loads(out)
-    assert list(report["silent"]) == ["rank 2"]
+    assert list(report["unresponsive"]) == ["rank 2"]
     assert report["fleet"]["nodes"] == 2
-    # Two ranks, two values: no one is usual, and both are told.
-    assert dict(report["mixed_settings"]) == {"NCCL_ALGO": ["Tree: rank 0", "Ring: rank 1"]}
+    # Two ranks, two values: no one is usual, and both are reported.
+    assert dict(report["differing_settings"]) == {"NCCL_ALGO": ["Tree: rank 0", "Ring: rank 1"]}
 
 
 def test_without_a_launcher_the_error_says_how_to_start():
     from topocheck.cli.cluster import cluster_report
-    from topocheck.cli.node_pairs import node_pairs
+    from topocheck.cli.network import node_pairs
     from topocheck.model.base import InputError
 
     for command in (cluster_report, node_pairs):
         with pytest.raises(InputError, match="srun"):
             command()
+
+
+def test_all_ranks_end_with_the_exit_code_of_rank_0():
+    """Both ranks are on one node, so no pair is measured: exit code 3, undetermined, not on rank 0 alone."""
+    port = str(free_ports(1)[0])
+    ranks = [
+        subprocess.Popen(
+            topocheck("network", "bw", "--transport", "tcp", "--format", "json"),
+            env=environment(RANK=str(r), WORLD_SIZE="2", LOCAL_RANK=str(r), MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for r in range(2)
+    ]  # fmt: skip
+    outs = [p.communicate(timeout=90) for p in ranks]
+    assert [p.returncode for p in ranks] == [3, 3], outs
+    assert json.loads(outs[0][0])["ranks_authenticated_by"] == "none"
+    assert outs[1] == ("", "")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from topocheck.tests_live.cluster import RankWord, name_silent
-from topocheck.tests_live.meeting import node_key
+from topocheck.tests_live.launch.exchange import RankWord, name_unresponsive
+from topocheck.tests_live.launch.world import node_key
 
 
 @pytest.mark.parametrize(
@@ -27,20 +27,20 @@ def test_node_key(launcher, environ, key):
 
 def test_silent_nodes_by_the_launchers_list():
     words = {0: RankWord(node="n1"), 1: RankWord(node="n2")}
-    said = name_silent(words, {2: ""}, ["n1", "n2", "n3"], 60)
+    said = name_unresponsive(words, {2: ""}, ["n1", "n2", "n3"], 60)
     assert list(said) == ["n3"]
     assert "60 s" in said["n3"]
 
 
 def test_a_node_that_began_and_did_not_finish():
-    said = name_silent({0: RankWord(node="n1")}, {1: "n2"}, [], 30)
+    said = name_unresponsive({0: RankWord(node="n1")}, {1: "n2"}, [], 30)
     assert "rank 1" in said["n2"]
 
 
 def test_ranks_where_no_node_is_known():
-    assert list(name_silent({0: RankWord(node="n1")}, {1: "", 2: ""}, [], 30)) == ["ranks 1, 2"]
+    assert list(name_unresponsive({0: RankWord(node="n1")}, {1: "", 2: ""}, [], 30)) == ["ranks 1-2"]
 
 
 def test_an_error_is_told_of_its_node():
-    said = name_silent({0: RankWord(node="n1"), 1: RankWord(node="n2", error="InputError: x")}, {}, [], 30)
+    said = name_unresponsive({0: RankWord(node="n1"), 1: RankWord(node="n2", error="InputError: x")}, {}, [], 30)
     assert "InputError: x" in said["n2"]

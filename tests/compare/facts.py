@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
+from topocheck.compare.decode import LeanReport
 from topocheck.compare.facts import node_facts
-from topocheck.compare.lean import LeanReport
 from topocheck.compare.types import NodeFacts
 
 NOTHING = {
-    "schema_version": "1.0",
+    "schema_version": "2.0",
     "host": {},
     "gpus": [],
     "nics": [],
@@ -36,7 +36,7 @@ def named(name: str, /, **parts: Any) -> NodeFacts:
 
 def gpu(address: str, **more: Any) -> dict[str, Any]:
     """Return a GPU of a report."""
-    return {"address": address, "label": "GPU", "name": "A", **more}
+    return {"address": address, "label": "GPU", "vendor": "NVIDIA", "name": "A", **more}
 
 
 def device(address: str, parent: str | None = None, **more: Any) -> dict[str, Any]:
@@ -46,7 +46,13 @@ def device(address: str, parent: str | None = None, **more: Any) -> dict[str, An
 
 def nic(address: str, label: str, gids: tuple[str, ...] = (), **port: Any) -> dict[str, Any]:
     """Return a NIC of a report with one port."""
-    told = {"port": 1, "state": "ACTIVE", "link_layer": "Ethernet", "gids": [{"gid": g} for g in gids], **port}
+    told = {
+        "port": 1,
+        "state": "ACTIVE",
+        "link_layer": "Ethernet",
+        "gids": [{"index": i, "gid": g} for i, g in enumerate(gids)],
+        **port,
+    }
     return {"address": address, "label": label, "ports": [told]}
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import topocheck
 from tests.compare.planting import Fault, node
-from topocheck.host import snapshot
-from topocheck.host.base import Answer, Host, RecordedBackend, Recorder
+from tests.support.recorder import Recorder
+from topocheck.host.base import Answer, Host, RecordedBackend
+from topocheck.host.recording import snapshot
 from topocheck.pipeline import build_report, judge, read_node
 from topocheck.probes.registry import PROBE_SET_VERSION, PROBES
-from topocheck.render.document import encode, report_document
+from topocheck.render.report_json import encode, report_document
 
 
 def record(number: int, fault: Fault | None = None, seed: int = 0) -> dict[str, Answer]:

@@ -43,6 +43,10 @@ def _patch_nic(**told: str) -> Callable[[random.Random], dict[str, Any]]:
     return lambda r: {"patch": {_nic(r): told}}
 
 
+def _one_gpu(**told: Any) -> Callable[[random.Random], dict[str, Any]]:
+    return lambda r: {"gpu": {str(r.randrange(8)): dict(told)}}
+
+
 def _swap(r: random.Random) -> dict[str, Any]:
     a, b = r.sample(range(RAILS), 2)
     return {"swap": (a, b)}
@@ -75,6 +79,16 @@ FAULTS = (
     Fault("half the memory of a socket", "memory", lambda r: {"halve": r.randrange(2)}),
     Fault("cables of two rails swapped", "network", _swap),
     Fault("payload small", "payload", lambda r: {"patch": {f"above {_gpu(r)}": {"mps": "128"}}}),
+    Fault("board of another part number", "board_part_number", _one_gpu(board_part="692-2G520-0205-000")),
+    Fault("maximum clock lower", "clock_sm_max_mhz", _one_gpu(clock_max_mhz=1755)),
+    Fault("ECC to change at the next reset", "ecc_pending", _one_gpu(ecc_pending=0)),
+    Fault("MIG to change at the next reset", "mig_pending", _one_gpu(mig_pending=1)),
+    Fault("device file of another number", "minor", _one_gpu(minor=12)),
+    Fault("board in another socket", "module_id", _one_gpu(module_id=13)),
+    Fault("fabric bandwidth degraded", "fabric_health_mask", _one_gpu(fabric={"healthMask": 1})),
+    Fault("module parameter", "nvidia_params", lambda r: {"driver": {"params": {"EnableResizableBar": 1}}}),
+    Fault("automatic NUMA balancing on", "numa_balancing", lambda r: {"system": {"numa_balancing": True}}),
+    Fault("relaxed ordering off", "relaxed_ordering", _patch_nic(ro="0")),
     Fault("Fabric Manager failed", "fabric", lambda r: {"services": {"nvidia-fabricmanager": "failed"}}),
 )
 

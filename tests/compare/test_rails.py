@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.compare.facts import mapped, named, nic
-from topocheck.compare.collect import Collection
-from topocheck.compare.judge import judge
+from topocheck.compare.outliers import judge
+from topocheck.compare.store import Collection
 from topocheck.compare.types import Fleet, NodeFacts
 
 ADDRESSES = ("0000:19:00.0", "0000:3b:00.0", "0000:5c:00.0")
@@ -29,14 +29,14 @@ def test_rails_in_the_third_number() -> None:
         ("mlx5_1", "10.0.2.0/24", 4),
         ("mlx5_2", "10.0.3.0/24", 4),
     ]
-    assert fleet.odd == ()
+    assert fleet.outliers == ()
 
 
 def test_swapped_cables() -> None:
     good = [_node(f"n{h}", (10, 1, 0, h), (10, 2, 0, h)) for h in range(1, 5)]
     fleet = _fleet(*good, _node("bad", (10, 2, 0, 9), (10, 1, 0, 9)))
-    assert [o.name for o in fleet.odd] == ["bad"]
-    assert [(d.value, d.usual) for d in fleet.odd[0].differences] == [
+    assert [o.name for o in fleet.outliers] == ["bad"]
+    assert [(d.value, d.majority) for d in fleet.outliers[0].differences] == [
         ("10.2.0.0/16 (usual at NIC 1 0000:3b:00.0)", "10.1.0.0/16"),
         ("10.1.0.0/16 (usual at NIC 0 0000:19:00.0)", "10.2.0.0/16"),
     ]
@@ -45,7 +45,7 @@ def test_swapped_cables() -> None:
 def test_one_flat_network_tells_nothing() -> None:
     fleet = _fleet(*(_node(f"n{h}", (10, 0, 0, 2 * h), (10, 0, 0, 2 * h + 1)) for h in range(1, 9)))
     assert fleet.rails == ()
-    assert fleet.odd == ()
+    assert fleet.outliers == ()
 
 
 def test_racks_with_networks_of_their_own_are_not_accused() -> None:
@@ -53,7 +53,7 @@ def test_racks_with_networks_of_their_own_are_not_accused() -> None:
     nodes = [_node(f"r{k}n{h}", (10, 1, k, h), (10, 2, k, h)) for k in (1, 2) for h in range(1, 5)]
     fleet = _fleet(*nodes)
     assert [r.network for r in fleet.rails] == ["10.1.0.0/16", "10.2.0.0/16"]
-    assert fleet.odd == ()
+    assert fleet.outliers == ()
 
 
 def test_infiniband_subnets() -> None:
@@ -67,7 +67,7 @@ def test_infiniband_subnets() -> None:
     one, two = "fec0:0000:0000:0001", "fec0:0000:0000:0002"
     fleet = _fleet(*(node(f"n{i}", one, two) for i in range(4)), node("bad", two, one))
     assert [r.network for r in fleet.rails] == ["fec0000000000001", "fec0000000000002"]
-    assert [o.name for o in fleet.odd] == ["bad"]
+    assert [o.name for o in fleet.outliers] == ["bad"]
 
 
 def test_the_default_prefix_tells_nothing() -> None:
@@ -81,5 +81,5 @@ def test_a_missing_nic_does_not_shift_the_rails() -> None:
     good = [_node(f"n{h}", *((a, b, c, h) for a, b, c in ips)) for h in range(1, 5)]
     rest = [nic(ADDRESSES[i], f"mlx5_{i}", (mapped(*ips[i], 9),)) for i in (0, 2)]
     fleet = _fleet(*good, named("bad", nics=rest))
-    assert [o.name for o in fleet.odd] == ["bad"]
-    assert "network" not in [d.field for d in fleet.odd[0].differences]
+    assert [o.name for o in fleet.outliers] == ["bad"]
+    assert "network" not in [d.field for d in fleet.outliers[0].differences]

@@ -42,7 +42,7 @@ def test_p2p(name: str, expected: dict[str, int]) -> None:
 
 def test_two_islands_of_bridges() -> None:
     """vllm-project/vllm PR 4159."""
-    roads = {(v.from_label, v.to_label): v.road for v in judged("h14_bridge_pairs").p2p}
+    roads = {(v.from_label, v.to_label): v.link for v in judged("h14_bridge_pairs").p2p}
     assert {k for k, r in roads.items() if r == "nvlink"} == {
         ("GPU0", "GPU1"),
         ("GPU1", "GPU0"),
@@ -78,5 +78,5 @@ def test_only_the_nic_without_a_partner_is_refused() -> None:
 def test_a_flat_guest_keeps_its_nvlink_and_leaves_closeness_open() -> None:
     """NVIDIA/nccl issues 1674 and 1464."""
     found = judged("h26_vm_flat_a800")
-    assert {(v.verdict.value, v.road) for v in found.p2p} == {("yes", "nvlink")}
+    assert {(v.verdict.value, v.link) for v in found.p2p} == {("yes", "nvlink")}
     assert {v.verdict.value for v in found.rdma} == {"unknown"}

@@ -46,7 +46,7 @@ def texts(v: P2pVerdict, effect: str) -> str:
 
 def test_one_switch_and_nvmls_ok_is_yes() -> None:
     v = verdict(pair())
-    assert (v.verdict, v.road) == ("yes", "pcie")
+    assert (v.verdict, v.link) == ("yes", "pcie")
     assert all(r.evidence for r in v.reasons if r.effect == "yes")
 
 
@@ -56,13 +56,13 @@ def test_nvlink_is_yes_whatever_acs_and_iommu_do() -> None:
     v = verdict(
         pair(a={"nvlinks": facts.links(18, B)}, b={"nvlinks": facts.links(18, A)}, system=system, devices=devices)
     )
-    assert (v.verdict, v.road) == ("yes", "nvlink")
+    assert (v.verdict, v.link) == ("yes", "nvlink")
 
 
 @pytest.mark.parametrize("code", ["CNS", "GNS", "TNS", "DR", "NS"])
 def test_a_refusal_is_no_and_spelt_out(code: str) -> None:
     v = verdict(pair(p2p=facts.allowed(A, B, read=code, write=code)))
-    assert (v.verdict, v.road) == ("no", "none")
+    assert (v.verdict, v.link) == ("no", "none")
     assert code in texts(v, "no")
     assert all(r.fix for r in v.reasons if r.effect == "no")
 
@@ -79,7 +79,7 @@ def test_the_nvlink_code_alone_refuses_nothing() -> None:
     """A public recording of a two-H100 guest: `topo -p2p n` says NS beside r and w OK and 18 links."""
     masked = {"nvlinks": facts.links(18, facts.MASKED, "switch")}
     v = verdict(pair(p2p=facts.allowed(A, B, nvlink="NS"), a=masked, b=masked))
-    assert (v.verdict, v.road) == ("yes", "nvlink")
+    assert (v.verdict, v.link) == ("yes", "nvlink")
 
 
 def cuda(can: bool) -> CudaFacts:
@@ -215,7 +215,7 @@ def test_islands_by_bridges_leave_cross_pairs_to_pcie() -> None:
     )
     n = facts.node(*devices, gpus=gpus, p2p=facts.allowed(*addresses))
     t = build(n)
-    roads = {(v.from_label, v.to_label): v.road for v in judge(n, t).p2p}
+    roads = {(v.from_label, v.to_label): v.link for v in judge(n, t).p2p}
     assert roads["GPU0", "GPU1"] == roads["GPU2", "GPU3"] == "nvlink"
     assert roads["GPU0", "GPU2"] == roads["GPU1", "GPU3"] == "pcie"
     assert [g.gpus for g in t.nvlink_groups] == [tuple(addresses[:2]), tuple(addresses[2:])]
@@ -227,7 +227,7 @@ def test_dead_bridges_fall_to_pcie() -> None:
 
     dead = {"nvlinks": tuple(NvLink(link=i, active=False) for i in range(18)), "name": "NVIDIA H100 NVL"}
     v = verdict(pair(a=dead, b=dead))
-    assert (v.verdict, v.road) == ("yes", "pcie")
+    assert (v.verdict, v.link) == ("yes", "pcie")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import stat
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import msgspec
 
 from topocheck.host.base import Answer, Host, HostError
+from topocheck.host.gather.worker import BackendSpec
 from topocheck.model.base import Reason
 
 
@@ -20,21 +23,24 @@ class SickProbe(msgspec.Struct, frozen=True):
     deadline_s: float
     read: Callable[[Host], Any]
 
+    @property
+    def path(self) -> str:
+        return f"{self.read.__module__}:{self.read.__qualname__}"
+
 
 class SickBackend(msgspec.Struct, frozen=True):
-    """Answers NVML-like questions; hangs, crashes or exits at the keys named.
+    """Answers NVML-like questions; hangs, crashes, exits or writes over its pipe at the keys named.
 
-    `nvml` questions about GPU `lost` never come back.
+    With `bytes_each` every answer is that large. `nvml` questions about GPU `lost` never come back.
     """
 
     hang: tuple[str, ...] = ()
     crash: tuple[str, ...] = ()
     leave: tuple[str, ...] = ()
+    garbage: tuple[str, ...] = ()
+    bytes_each: int = 0
     hang_gpu: int | None = None
     asked_log: str = ""
-
-    def __call__(self) -> SickBackend:
-        return self
 
     def ask(self, kind: str, *args: str | int) -> Answer:
         key = f"{kind}:{'|'.join(map(str, args))}"
@@ -49,6 +55,10 @@ class SickBackend(msgspec.Struct, frozen=True):
             os.kill(os.getpid(), signal.SIGSEGV)
         if key in self.leave:
             os._exit(7)
+        if key in self.garbage:
+            write_garbage()
+        if self.bytes_each:
+            return bytes(self.bytes_each)
         if kind == "absent":
             raise HostError(Reason.ABSENT, "ENOENT")
         if kind == "denied":
@@ -56,6 +66,18 @@ class SickBackend(msgspec.Struct, frozen=True):
         if kind == "bug":
             raise KeyError("binding")
         return f"value of {key}"
+
+
+def write_garbage() -> None:
+    """Write what is no frame into the pipe to the parent, as a library may that has lost its mind."""
+    for fd in range(3, 64):
+        with contextlib.suppress(OSError):
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                os.write(fd, b"\xff" * 64)
+
+
+def sick_backend(**settings: Any) -> BackendSpec:
+    return BackendSpec("tests.host.sick:SickBackend", settings)
 
 
 CALLS = ("DeviceGetName", "DeviceGetUUID", "DeviceGetSerial")

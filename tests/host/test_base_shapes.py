@@ -72,6 +72,7 @@ def test_right_forms_are_taken(question: str) -> None:
     assert right(ask(Host(RecordedBackend({question: answer}))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 @given(answer=JSON)
 def test_any_other_form_is_told(question: str, answer: Answer) -> None:

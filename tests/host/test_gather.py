@@ -7,23 +7,29 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.host import sick
-from tests.host.sick import SickBackend, SickProbe
+from tests.host.sick import SickProbe, sick_backend
+from tests.support.processes import children
+from tests.support.waiting import PATIENCE_S, until
 from topocheck.host.base import HostError
-from topocheck.host.gather import gather, replay, status
-from topocheck.host.worker import subjects
+from topocheck.host.gather import worker
+from topocheck.host.gather.gather import Gathering, gather, replay, status
+from topocheck.host.gather.worker import ANSWER_LIMIT, Job, decode_job, encode_job, subjects
 from topocheck.model.base import Reason
+from topocheck.process.fork import fork
+from topocheck.process.frames import write_frame
 
-LETTERS = SickProbe("letters", "files", 30, sick.read_letters)
-GPUS = SickProbe("gpus", "nvml", 30, sick.read_four_gpus)
-QUICK_GPUS = SickProbe("gpus", "nvml", 0.75, sick.read_four_gpus)
-QUICK_LETTERS = SickProbe("letters", "files", 0.75, sick.read_letters)
+LETTERS = SickProbe("letters", "files", PATIENCE_S, sick.read_letters)
+GPUS = SickProbe("gpus", "nvml", PATIENCE_S, sick.read_four_gpus)
+QUICK_S = 4.0
+"""Waited out where something hangs; whatever does not hang has to be answered in it."""
+QUICK_GPUS = SickProbe("gpus", "nvml", QUICK_S, sick.read_four_gpus)
+QUICK_LETTERS = SickProbe("letters", "files", QUICK_S, sick.read_letters)
 
 
 @pytest.fixture(params=["fork", "fresh interpreter"])
@@ -47,7 +53,7 @@ def error(answers: dict[str, object], key: str) -> HostError:
 
 
 def test_well_machine(way: str) -> None:
-    answers = gather([LETTERS, GPUS], 60, SickBackend())
+    answers = gather([LETTERS, GPUS], PATIENCE_S, sick_backend())
     assert answers["psutil:b"] == "value of psutil:b"
     assert answers["nvml:DeviceGetUUID|3"] == "value of nvml:DeviceGetUUID|3"
     for probe in (LETTERS, GPUS):
@@ -58,17 +64,18 @@ def test_well_machine(way: str) -> None:
 
 
 def test_replay_gives_what_the_child_was_told() -> None:
-    answers = gather([LETTERS], 60, SickBackend())
+    answers = gather([LETTERS], PATIENCE_S, sick_backend())
     assert replay(LETTERS, answers) == [f"value of psutil:{c}" for c in "abc"]
 
 
+@pytest.mark.slow
 def test_fifo_nobody_writes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("first")
     os.mkfifo(tmp_path / "b")
     (tmp_path / "c").write_text("last")
     monkeypatch.setenv("TOPOCHECK_TEST_FOLDER", str(tmp_path))
-    probe = SickProbe("folder", "files", 1, sick.read_fifo)
-    answers = gather([probe], 60)
+    probe = SickProbe("folder", "files", QUICK_S, sick.read_fifo)
+    answers = gather([probe], PATIENCE_S)
     assert error(answers, f"read:{tmp_path}/b").reason is Reason.TIMED_OUT
     said = status("folder", answers)
     assert said.state == "timed_out"
@@ -77,7 +84,7 @@ def test_fifo_nobody_writes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_crash_at_one_question_keeps_the_others(way: str) -> None:
-    answers = gather([GPUS], 60, SickBackend(crash=("nvml:DeviceGetUUID|1",)))
+    answers = gather([GPUS], PATIENCE_S, sick_backend(crash=("nvml:DeviceGetUUID|1",)))
     crash = error(answers, "nvml:DeviceGetUUID|1")
     assert crash.reason is Reason.UNSUPPORTED
     assert f"signal {signal.SIGSEGV.value}" in crash.detail
@@ -89,14 +96,15 @@ def test_crash_at_one_question_keeps_the_others(way: str) -> None:
 
 
 def test_child_that_exits_is_told_from_a_crash() -> None:
-    answers = gather([LETTERS], 60, SickBackend(leave=("psutil:b",)))
+    answers = gather([LETTERS], PATIENCE_S, sick_backend(leave=("psutil:b",)))
     assert "exit status 7" in error(answers, "psutil:b").detail
     assert answers["psutil:c"] == "value of psutil:c"
 
 
+@pytest.mark.slow
 def test_one_gpu_of_four_hangs(tmp_path: Path) -> None:
     log = tmp_path / "asked"
-    answers = gather([QUICK_GPUS], 60, SickBackend(hang_gpu=2, asked_log=str(log)))
+    answers = gather([QUICK_GPUS], PATIENCE_S, sick_backend(hang_gpu=2, asked_log=str(log)))
     for call in sick.CALLS:
         assert error(answers, f"nvml:{call}|2").reason is Reason.TIMED_OUT
         for gpu in (0, 1, 3):
@@ -107,16 +115,18 @@ def test_one_gpu_of_four_hangs(tmp_path: Path) -> None:
     assert status("gpus", answers).state == "timed_out"
 
 
+@pytest.mark.slow
 def test_child_that_ignores_sigterm_holds_nobody() -> None:
     """The hanging question ignores SIGTERM (tests/host/sick.py)."""
-    answers = gather([QUICK_LETTERS], 60, SickBackend(hang=("psutil:a",)))
+    answers = gather([QUICK_LETTERS], PATIENCE_S, sick_backend(hang=("psutil:a",)))
     assert replay(QUICK_LETTERS, answers)[1:] == ["value of psutil:b", "value of psutil:c"]
 
 
+@pytest.mark.slow
 def test_budget_ends_everything_and_names_what_hung() -> None:
     slow = SickProbe("letters", "files", 1000, sick.read_letters)
     after = SickProbe("after", "files", 1000, sick.read_four_gpus)
-    answers = gather([slow, after], 0.5, SickBackend(hang=("psutil:b",)))
+    answers = gather([slow, after], QUICK_S, sick_backend(hang=("psutil:b",)))
     for name in ("letters", "after"):
         said = status(name, answers)
         assert said.state == "timed_out"
@@ -126,8 +136,9 @@ def test_budget_ends_everything_and_names_what_hung() -> None:
     assert all(v.startswith("timed_out") for gpu in replay(after, answers) for v in gpu.values())
 
 
+@pytest.mark.slow
 def test_other_groups_go_on_while_one_hangs() -> None:
-    answers = gather([QUICK_LETTERS, GPUS], 60, SickBackend(hang=("psutil:a", "psutil:b", "psutil:c")))
+    answers = gather([QUICK_LETTERS, GPUS], PATIENCE_S, sick_backend(hang=("psutil:a", "psutil:b", "psutil:c")))
     assert status("gpus", answers).state == "ok"
     assert status("letters", answers).state == "timed_out"
 
@@ -135,7 +146,7 @@ def test_other_groups_go_on_while_one_hangs() -> None:
 def test_restarts_have_a_cap() -> None:
     """Every question about every GPU crashes the child: the gatherer still comes to an end by itself."""
     keys = tuple(f"nvml:{c}|{g}" for c in sick.CALLS for g in range(4))
-    answers = gather([GPUS], 60, SickBackend(crash=keys))
+    answers = gather([GPUS], PATIENCE_S, sick_backend(crash=keys))
     assert status("gpus", answers).state in ("failed", "timed_out")
 
 
@@ -149,31 +160,98 @@ def test_restarts_have_a_cap() -> None:
     ],
 )
 def test_state_of_a_probe_and_the_next_one_runs(read: object, state: str, word: str) -> None:
-    probe = SickProbe("odd", "files", 30, read)  # type: ignore[arg-type]
-    answers = gather([probe, LETTERS], 60, SickBackend())
+    probe = SickProbe("odd", "files", PATIENCE_S, read)  # type: ignore[arg-type]
+    answers = gather([probe, LETTERS], PATIENCE_S, sick_backend())
     said = status("odd", answers)
     assert said.state == state
     assert word in said.detail
     assert status("letters", answers).state == "ok"
 
 
+@pytest.mark.slow
 def test_probe_stuck_between_questions() -> None:
-    probe = SickProbe("stuck", "files", 0.75, sick.read_stuck_between)
-    answers = gather([probe, LETTERS], 60, SickBackend())
+    probe = SickProbe("stuck", "files", QUICK_S, sick.read_stuck_between)
+    answers = gather([probe, LETTERS], PATIENCE_S, sick_backend())
     assert status("stuck", answers).state == "timed_out"
     assert answers["psutil:before"] == "value of psutil:before"
     assert status("letters", answers).state == "ok"
 
 
+def test_an_answer_too_large_is_cut_and_said(way: str) -> None:
+    answers = gather([LETTERS], PATIENCE_S, sick_backend(bytes_each=ANSWER_LIMIT + 1))
+    for letter in "abc":
+        cut = error(answers, f"psutil:{letter}")
+        assert cut.reason is Reason.UNPARSABLE
+        assert "limit 16 MiB" in cut.detail
+    assert status("letters", answers).state == "failed"
+
+
+def test_all_answers_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "ANSWERS_LIMIT", 10_000)
+    monkeypatch.setattr(
+        "topocheck.host.gather.child.fork_is_safe", lambda: True
+    )  # a fresh interpreter has the real limit
+    answers = gather([GPUS], PATIENCE_S, sick_backend(bytes_each=3_000, crash=("nvml:DeviceGetUUID|0",)))
+    kept = [k for k, a in answers.items() if isinstance(a, bytes)]
+    assert len(kept) == 3, "what an earlier child sent counts too"
+    assert error(answers, "nvml:DeviceGetSerial|3").reason is Reason.UNPARSABLE
+    assert "exceed" in error(answers, "nvml:DeviceGetSerial|3").detail
+
+
+def test_garbage_in_the_pipe_is_no_answer(way: str) -> None:
+    """A driver's library that writes over the child's memory must not make the parent wait, grow or fail."""
+    answers = gather([LETTERS], PATIENCE_S, sick_backend(garbage=("psutil:b",)))
+    sent = error(answers, "psutil:b")
+    assert sent.reason is Reason.UNPARSABLE
+    assert "4294967295 bytes" in sent.detail
+    assert replay(LETTERS, answers) == ["value of psutil:a", str(sent), "value of psutil:c"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xc1", b"\x90", b"\x91\x01", b"\x93\xa5error\x01\x02", b"\xa3abc", b"\x91" * 9999]
+)
+def test_frame_of_another_form(data: bytes) -> None:
+    """msgpack's own unused byte, an empty list, lists without words or fields, text, a list in a list in a list..."""
+    theirs, ours = os.pipe()
+    life, mine = os.pipe()
+    write_frame(ours, data)
+    os.close(ours)
+    os.set_blocking(theirs, False)
+    child = fork(lambda pipe: None)
+    os.close(child.pipe)
+    os.close(child.lifeline)
+    child.pipe, child.lifeline = theirs, mine
+    try:
+        answers = Gathering([LETTERS], PATIENCE_S, sick_backend(), early={"files": child}).finish(60)
+    finally:
+        os.close(life)
+    assert status("letters", answers).state in ("failed", "ok")
+
+
+def test_job_for_a_fresh_interpreter_is_all_it_was() -> None:
+    answers = {"a": b"bytes", "b": [1, {"c": None}], "d": HostError(Reason.DENIED, "EACCES")}
+    given_up = {"nvml|0": HostError(Reason.TIMED_OUT, "no answer")}
+    job = decode_job(encode_job(Job([GPUS], sick_backend(hang_gpu=2), answers, given_up, 1.5, 7)))
+    assert (job.left_s, job.spent_bytes, job.answers["a"], job.answers["b"]) == (1.5, 7, b"bytes", answers["b"])
+    assert str(job.answers["d"]) == "denied: EACCES"
+    assert str(job.given_up["nvml|0"]) == "timed_out: no answer"
+    assert [(p.name, p.group, p.deadline_s, p.path) for p in job.probes] == [
+        ("gpus", "nvml", PATIENCE_S, "tests.host.sick:read_four_gpus")
+    ]
+    assert job.backend.make() == sick.SickBackend(hang_gpu=2)
+
+
+@pytest.mark.slow
 def test_no_zombie_is_left() -> None:
-    gather([QUICK_LETTERS, GPUS], 60, SickBackend(hang=("psutil:a",), crash=("nvml:DeviceGetName|0",)))
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    before = children()
+    gather([QUICK_LETTERS, GPUS], PATIENCE_S, sick_backend(hang=("psutil:a",), crash=("nvml:DeviceGetName|0",)))
+    assert children() <= before
 
 
+@pytest.mark.slow
 def test_no_file_is_left_open() -> None:
     before = set(os.listdir("/proc/self/fd"))
-    gather([QUICK_LETTERS], 60, SickBackend(hang=("psutil:a",)))
+    gather([QUICK_LETTERS], PATIENCE_S, sick_backend(hang=("psutil:a",)))
     assert set(os.listdir("/proc/self/fd")) == before
 
 
@@ -183,8 +261,8 @@ def test_no_process_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "fork", refuse)
     # The test's own process may have threads (pytest-xdist), in which case a fresh interpreter would be started.
-    monkeypatch.setattr("topocheck.host.child.fork_is_safe", lambda: True)
-    said = status("letters", gather([LETTERS], 60, SickBackend()))
+    monkeypatch.setattr("topocheck.host.gather.child.fork_is_safe", lambda: True)
+    said = status("letters", gather([LETTERS], PATIENCE_S, sick_backend()))
     assert said.state == "failed"
     assert "cannot start a process" in said.detail
 
@@ -193,17 +271,19 @@ def test_standard_output_ends_though_a_child_hangs() -> None:
     """slurmd waits for end of file: a child that cannot be killed must not hold our standard output."""
     code = (
         "import os, signal\n"
-        "os.kill = lambda *a: None\n"  # as if the child sat in the kernel, where no signal reaches it
-        "from topocheck.host import child\n"
-        "child._PATIENCE_S = 0.05\n"
+        # As if the child sat in the kernel, where no signal reaches it.
+        "os.kill = os.killpg = lambda *a: None\n"
+        "from topocheck.process import fork\n"
+        "fork.bind_myself = lambda fd: None\n"
+        "fork._PATIENCE_S = 0.05\n"
         "from tests.host.sick import *\n"
-        "from topocheck.host.gather import gather\n"
+        "from topocheck.host.gather.gather import gather\n"
         "p = SickProbe('letters', 'files', 0.3, read_letters)\n"
-        "gather([p], 1, SickBackend(hang=('psutil:a', 'psutil:b', 'psutil:c')))\n"
-        "print('pids', *child._left, flush=True)\n"
+        "gather([p], 1, sick_backend(hang=('psutil:a', 'psutil:b', 'psutil:c')))\n"
+        "print('pids', *fork._left, flush=True)\n"
         "os._exit(0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
     word, *pids = done.stdout.split()
     assert (done.returncode, word, done.stderr) == (0, "pids", "")
     assert pids, "the children were to survive their parent"
@@ -234,23 +314,16 @@ def test_command_of_a_child_that_is_killed_is_killed_too(tmp_path: Path) -> None
     """The child itself has no time to end it: the kernel does."""
     code = (
         "import os, sys\n"
-        "from topocheck.host.command import run_command\n"
+        "from topocheck.host.live.command import run_command\n"
         'script = \'echo $$ > "$1/new"; mv "$1/new" "$1/pid"; exec sleep 1000\'\n'
         "run_command(['sh', '-c', script, 'sh', sys.argv[1]], 1000)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[2])
-    wait_for(lambda: (tmp_path / "pid").exists())
+    until(lambda: (tmp_path / "pid").exists())
     pid = int((tmp_path / "pid").read_text())
     child.kill()
     child.wait()
-    wait_for(lambda: not alive(pid))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: not alive(pid))
 
 
 def alive(pid: int) -> bool:
@@ -261,10 +334,11 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_command_of_a_probe_is_ended_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program still running when the time of the run is over is killed, not left to itself."""
     monkeypatch.setenv("TOPOCHECK_TEST_FOLDER", str(tmp_path))
-    answers = gather([SickProbe("program", "commands", 1000, sick.read_slow_program)], 2)
+    answers = gather([SickProbe("program", "commands", 1000, sick.read_slow_program)], 10)
     assert status("program", answers).state == "timed_out"
     pid = int((tmp_path / "pid").read_text())
-    wait_for(lambda: not alive(pid))
+    until(lambda: not alive(pid))

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from topocheck.host import command
-from topocheck.host.base import Host, HostError, Recorder
-from topocheck.host.live import LiveBackend, reason_of
+from tests.support.recorder import Recorder
+from topocheck.host.base import Host, HostError
+from topocheck.host.live import command
+from topocheck.host.live.backend import LiveBackend, reason_of
 from topocheck.model.base import Reason
 
 ROOT = os.geteuid() == 0
@@ -160,7 +161,7 @@ def test_process() -> None:
     process = Host(LiveBackend()).process()
     assert process["uid"] == os.getuid()
     assert process["python_version"] == "{}.{}.{}".format(*sys.version_info)
-    assert process["sys_path"] == sys.path
+    assert process["sys_path"] == [p for p in sys.path if p.endswith(("/site-packages", "/dist-packages"))]
     assert "pid" not in process
 
 
@@ -231,12 +232,16 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_slow_program_is_killed_with_its_children(tmp_path: Path) -> None:
     script = f"trap '' TERM; sleep 1000 & echo $! > {tmp_path}/pid; wait"
     error = error_of(lambda: run("sh", "-c", script, timeout_s=1))
     assert error.reason is Reason.TIMED_OUT
     assert "sh" in error.detail
-    pid = int((tmp_path / "pid").read_text())
+    wait_until_gone(int((tmp_path / "pid").read_text()))
+
+
+def wait_until_gone(pid: int) -> None:
     for _ in range(1000):
         if not alive(pid):
             break
@@ -244,10 +249,18 @@ def test_slow_program_is_killed_with_its_children(tmp_path: Path) -> None:
     assert not alive(pid)
 
 
-def test_program_that_leaves_a_daemon_with_its_output(tmp_path: Path) -> None:
+def test_program_that_leaves_a_process_with_its_output(tmp_path: Path) -> None:
     script = f"sleep 1000 & echo $! > {tmp_path}/pid; echo done"
     assert run("sh", "-c", script) == (0, "done\n", "")
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    wait_until_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_program_that_leaves_a_daemon_with_its_output(tmp_path: Path) -> None:
+    script = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' & until [ -s {tmp_path}/pid ]; do :; done"
+    assert run("sh", "-c", script + "; echo done") == (0, "done\n", "")
+    pid = int((tmp_path / "pid").read_text())
+    assert alive(pid), "a daemon is no process of ours"
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_endless_output_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

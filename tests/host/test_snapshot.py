@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topocheck.host import snapshot
 from topocheck.host.base import HostError
-from topocheck.host.plain import plain
-from topocheck.host.snapshot import Header, SnapshotError, load, read, save, write
+from topocheck.host.gather.jsonable import plain
+from topocheck.host.recording import snapshot
+from topocheck.host.recording.snapshot import Header, SnapshotError, load, read, save, write
 from topocheck.model.base import Reason
 
 HEADER = {

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topocheck.host.base import Answer, Host, HostError, Recorder
-from topocheck.host.live import LiveBackend
-from topocheck.host.snapshot import SnapshotError
-from topocheck.host.tree import export_tree
+from tests.support.recorder import Recorder
+from topocheck.host.base import Answer, Host, HostError
+from topocheck.host.live.backend import LiveBackend
+from topocheck.host.recording.export import export_tree
+from topocheck.host.recording.snapshot import SnapshotError
 from topocheck.model.base import Reason
 
 REAL = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"

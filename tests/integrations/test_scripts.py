@@ -17,6 +17,7 @@ import pytest
 
 from tests.conftest import require_program
 from tests.render.formats.made import UNSURE, WARNING, WIDTH, outcome, report
+from tests.support.waiting import PATIENCE_S
 from topocheck.checks import all_checks
 from topocheck.render.formats import prometheus
 
@@ -38,7 +39,9 @@ def fake_topocheck(folder: Path, code: int, out: str = "", err: str = "") -> Pat
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.name)
 def test_shellcheck(path: Path) -> None:
     require_program("shellcheck")
-    done = subprocess.run(["shellcheck", "-x", str(path)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        ["shellcheck", "-x", str(path)], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert done.stdout == ""
 
 
@@ -69,9 +72,9 @@ echo "rc $?"
     ("code", "out", "err", "expected"),
     [
         (0, "", "", "rc 0\n"),
-        (1, "topocheck: pcie.link-width: GPU3: x8 of x16\n", "a warning\n",
-         "die 1 topocheck: pcie.link-width: GPU3: x8 of x16\nrc 1\n"),
-        (0, "topocheck: unknown: policy x\n", "", "log topocheck: unknown: policy x\nrc 0\n"),
+        (1, "GPU3 PCIe x8 of x16 - topocheck: pcie.link-width\n", "a warning\n",
+         "die 1 GPU3 PCIe x8 of x16 - topocheck: pcie.link-width\nrc 1\n"),
+        (0, "policy x - topocheck: unknown\n", "", "log policy x - topocheck: unknown\nrc 0\n"),
         (2, "", "no such option\n", "log topocheck: could not judge this node (exit code 2): no such option\nrc 0\n"),
         (1, "", "KeyError: 3\n", "log topocheck: could not judge this node (exit code 1): KeyError: 3\nrc 0\n"),
         (0, "", "topocheck: no metrics: disk full\n", "rc 0\n"),
@@ -80,7 +83,7 @@ echo "rc $?"
 def test_nhc(tmp_path: Path, code: int, out: str, err: str, expected: str) -> None:
     program = fake_topocheck(tmp_path, code, out, err)
     script = NHC.format(program=program, script=INTEGRATIONS / "nhc" / "topocheck.nhc")
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.stdout == expected
     assert (tmp_path / "args").read_text() == "check --format nhc --budget 10 --only pcie\n"
 
@@ -91,7 +94,7 @@ def npd(*args: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
         env={"PATH": "/usr/bin:/bin"},
     )
     assert done.stderr == ""
@@ -179,7 +182,9 @@ def run_hook(program: Path, kind: int, comment: str | None) -> tuple[Any, list[s
     return vnode, happened, logged
 
 
-REASON = "topocheck: pcie.link-width: GPU3: x8 of x16"
+REASON = "GPU3 PCIe x8 of x16 - topocheck: pcie.link-width"
+REASON_0_1 = "topocheck: pcie.link-width: GPU3 runs at x8"
+"""As 0.1 wrote it: a node that it took out must be given back by this version."""
 OTHER = "disk 3 is being replaced"
 
 
@@ -193,9 +198,11 @@ OTHER = "disk 3 is being replaced"
         (0, "", 2, REASON, 0, None, ["accept"], False),
         (0, "", 1, REASON, 0, REASON, ["accept"], False),
         (0, "", 2, OTHER, 0, OTHER, ["accept"], False),
+        (0, "", 2, REASON_0_1, 0, None, ["accept"], False),
+        (1, REASON, 2, REASON_0_1, 8, REASON, ["accept"], False),
         (2, "", 1, None, 0, None, ["accept"], True),
         (1, "Traceback", 1, None, 0, None, ["accept"], True),
-        (0, "topocheck: unknown: policy x", 2, REASON, 0, REASON, ["accept"], True),
+        (0, "policy x - topocheck: unknown", 2, REASON, 0, REASON, ["accept"], True),
     ],
 )
 def test_pbs_hook(

@@ -5,28 +5,7 @@ import re
 import pytest
 
 from topocheck.knowledge import products
-from topocheck.knowledge.tables import rows
-
-TABLES = (
-    "pcie_generations nvlink_generations infiniband_rates ethernet_rates products switches pci_vendors efficiencies "
-    "expected_bandwidth p2p_codes dmabuf_drivers"
-).split()
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_every_row_has_a_source(name: str) -> None:
-    table = rows(name)
-    assert table
-    # one public figure is known not to exist for every board; such a row then holds no number either
-    bare = [r for r in table if not r["source"].strip()]
-    assert all(name == "expected_bandwidth" and not r["h2d_gb_s"] + r["links"] + r["p2p_uni_gb_s"] for r in bare)
-
-
-def test_a_row_of_the_wrong_length_is_refused(tmp_path, monkeypatch) -> None:
-    (tmp_path / "odd.tsv").write_text("a\tb\n1\n")
-    monkeypatch.setattr("topocheck.knowledge.tables._FOLDER", tmp_path)
-    with pytest.raises(ValueError, match=r"odd\.tsv, row 2"):
-        rows("odd")
+from topocheck.knowledge.tables import TABLES
 
 
 @pytest.mark.parametrize(
@@ -74,10 +53,11 @@ def test_the_id_serves_where_there_is_no_name() -> None:
 
 
 def test_no_device_id_stands_twice_and_patterns_compile() -> None:
-    ids = [i for r in rows("products") for i in r["device_ids"].split(",") if i]
+    every = TABLES["products"].rows()
+    ids = [i for p in every for i in p.device_ids]
     assert len(ids) == len(set(ids))
-    for r in rows("products"):
-        re.compile(r["name_pattern"])
+    for p in every:
+        re.compile(p.name_pattern)
 
 
 @pytest.mark.parametrize(
@@ -99,22 +79,11 @@ def test_switches(ids, kind) -> None:
 
 
 def test_efficiencies_grow_stricter_from_fail_to_pass() -> None:
-    for r in rows("efficiencies"):
-        e = products.efficiency(r["kind"], r["variant"])
-        assert e is not None
-        assert 0 < (e.fail_below or 0.01) < e.pass_at_least < 1.1
+    for r in TABLES["efficiencies"].rows():
+        assert products.efficiency(r.kind, r.variant) == r
+        assert 0 < (r.fail_below or 0.01) < r.pass_at_least < 1.1
     assert products.efficiency("p2p", "nvlink4").fail_below == 0.74
     assert products.efficiency("p2p", "tin-can") is None
-
-
-def test_public_measurements_stay_below_the_theory() -> None:
-    """A measured copy above the rate of its wire would mean that one of the two is wrong."""
-    for r in rows("expected_bandwidth"):
-        low = r["p2p_uni_gb_s"].split("-")[0]
-        if low and r["fabric_gb_s_per_dir"]:
-            assert float(low) < float(r["fabric_gb_s_per_dir"])
-    names = {r["product"] for r in rows("products")}
-    assert {r["product"] for r in rows("expected_bandwidth")} - names == {"MI250X", "MI300X", "MI355X"}
 
 
 @pytest.mark.parametrize("code", ["CNS", "GNS", "TNS", "NS", "DR", "U"])

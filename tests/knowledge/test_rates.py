@@ -43,7 +43,6 @@ def test_pcie_rates_are_those_of_the_standard(generation: int, width: int, gb_s:
         (rates.payload_share, (4, 100)),
         (rates.infiniband_gbit_s, ("ZDR", 4)),
         (rates.infiniband_gbit_s, ("HDR", 3)),
-        (rates.ethernet_gbit_s, (7,)),
         (rates.nvlink_gb_s, (None, None)),
         (rates.nvlink_gb_s, (9, 1000)),
     ],

@@ -1,4 +1,4 @@
-"""A described machine as a backend: the same questions, shapes and errors as host/live.py."""
+"""A described machine as a backend: the same questions, shapes and errors as host/live/backend.py."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import Any
 from tests.machines.cuda_answers import Cuda
 from tests.machines.nvml_answers import Nvml
 from tests.machines.tree import Dir, Error, File, Tree, TreeError
-from topocheck.host.base import Answer, HostError
-from topocheck.host.filters import kernel_option_allowed, variable_allowed
-from topocheck.host.live import reason_of
+from topocheck.host.base import Answer, HostError, key
+from topocheck.host.live.backend import reason_of
+from topocheck.host.live.filters import kept, kernel_option_allowed, variable_allowed
+from topocheck.host.live.kmsg import message, of_interest
 from topocheck.model.base import Reason
 
 _SETTING = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=")
+_OF_FILES = frozenset(
+    "read lines list readlink realpath stat statvfs access conf kernel_options kernel_log pci_names".split()
+)
+"""Kinds of questions whose answers are made of the tree and of who asks."""
 
 
 def host_error(errno_name: str) -> HostError:
@@ -47,9 +52,27 @@ class TreeBackend:
         if method is None:
             raise HostError(Reason.UNSUPPORTED, f"no such question: {kind}")
         try:
-            return method(*args)
+            return kept(key(kind, args), method(*args))
         except TreeError as e:
             raise host_error(e.errno) from None
+
+    def alike(self, other: TreeBackend) -> frozenset[str]:
+        """Return the kinds of questions to which another backend is sure to give the same answers.
+
+        They are told by comparing what the answers are made of; the trees of variants share their entries.
+        """
+        a, b = self.description, other.description
+        if self.hangs != other.hangs or self.uid != other.uid:
+            return frozenset()
+        kinds = set[str]()
+        if self.tree.entries == other.tree.entries and self.tree.file_systems == other.tree.file_systems:
+            kinds |= _OF_FILES
+        shared = self.nvml.functions is other.nvml.functions  # one object: made of the same tables
+        if shared and all(a.get(t) == b.get(t) for t in ("nvml", "p2p")):
+            kinds.add("nvml")
+            if self.cuda.order == other.cuda.order and a.get("cuda") == b.get("cuda"):
+                kinds.add("cuda")
+        return frozenset(kinds)
 
     def _file(self, path: str) -> File:
         try:
@@ -94,6 +117,8 @@ class TreeBackend:
             size = len(entry.data) if entry.size is None else entry.size
             own = {"kind": entry.kind, "size_bytes": size, "mode": entry.mode, "uid": entry.uid, "mtime": entry.mtime}
             return {**base, **own, "rdev": entry.rdev, "device": entry.device}
+        if path.startswith("/dev/"):  # a device file that is there and may not be opened
+            return {**base, "kind": "char", "size_bytes": 0, "mode": 0o666}
         return {**base, "kind": "file", "size_bytes": 4096, "mode": 0o400}
 
     def _ask_statvfs(self, path: str) -> list[int]:
@@ -123,6 +148,12 @@ class TreeBackend:
     def _ask_kernel_options(self) -> list[str]:
         words = self._file("/proc/cmdline").data.decode("utf-8", "replace").split()
         return [w for w in words if kernel_option_allowed(w)]
+
+    def _ask_kernel_log(self) -> list[str]:
+        if self.uid:
+            raise host_error("EPERM")  # kernel.dmesg_restrict is 1 nearly everywhere
+        text = self._file("/dev/kmsg").data.decode("utf-8", "replace")
+        return [line for record in text.split("\n") if (line := of_interest(message(record))) is not None]
 
     def _ask_environ(self) -> dict[str, str]:
         environment = self.description.get("environment", {})
@@ -205,7 +236,7 @@ class TreeBackend:
         return self.cuda.ask(call, *args)
 
     def _ask_pci_names(self, *ids: str) -> dict[str, list[str | None]]:
-        from topocheck.host.pci_ids import lookup
+        from topocheck.host.live.pci_ids import lookup
 
         return lookup(lambda path: self._file(path).data, ids)
 

@@ -121,7 +121,51 @@ def build(d: Mapping[str, Any], name: str) -> Machine:
     unknown = sorted(set(d) - _TABLES)
     if unknown:
         raise DescriptionError(f"{name}: unknown table {unknown[0]!r}; known: {', '.join(sorted(_TABLES))}")
-    d = dict(d)
+    d = {**d, "commands": dict(d.get("commands", {}))}
+    own = {k: v for k, v in d.items() if k not in _APART}
+    base = _base(name, msgspec.json.encode(own))
+    tree = base.tree.copy()
+    _software(tree, d.get("software", {}))
+    for service, state in d.get("services", {}).items():
+        populated = int(state == "active")
+        tree.put(f"/sys/fs/cgroup/system.slice/{service}.service/cgroup.events", f"populated {populated}\nfrozen 0")
+    if not d.get("system", {}).get("no_pci_ids"):
+        tree.put("/usr/share/misc/pci.ids", _pci_ids())
+    _files(tree, d.get("files", {}), name)
+    for command, output in base.commands.items():
+        d["commands"].setdefault(command, output)
+    nvml = Nvml(base.seen, d, name, d.get("numa", []))
+    cuda = Cuda(nvml, d.get("cuda", {}), {k: str(v) for k, v in d.get("environment", {}).items()})
+    backend = TreeBackend(tree, nvml, cuda, d)
+    return Machine(name=name, description=d, roots=base.roots, functions=base.functions, tree=tree, backend=backend)
+
+
+class _Base(msgspec.Struct, frozen=True, kw_only=True):
+    """What all variants of a machine share that differ in tables of _APART only; nobody changes it.
+
+    Attributes:
+        functions: all PCI functions by address; `seen` are those that a guest is shown.
+        tree: the files, less those that tables of _APART tell.
+        commands: what commands print that follow from the rest.
+    """
+
+    roots: list[Root]
+    functions: dict[str, Function]
+    seen: list[Function]
+    tree: Tree
+    commands: dict[str, str]
+
+
+_APART = frozenset(
+    "machine p2p nvml cuda addresses files environment commands psutil software hangs now expect case services".split()
+)
+"""Tables that say nothing of PCI functions, nor of the files that these and the kernel bring."""
+
+
+@functools.lru_cache(maxsize=32)
+def _base(name: str, description: bytes) -> _Base:
+    """Return what a description without the tables of _APART, as JSON, makes of a machine."""
+    d: dict[str, Any] = msgspec.json.decode(description)
     pci = d.get("pci", {})
     roots = parse_tree(pci.get("tree", ""), pci.get("parts", {}), name)
     fs = functions(roots)
@@ -136,24 +180,15 @@ def build(d: Mapping[str, Any], name: str) -> Machine:
     for f in fs:
         if f.now is None and f.max is not None:
             f.now = f.max
+    seen = [f for f in fs if f.options.get("hidden") != "1"]
     tree = Tree()
     tree.put("/sys/devices", Dir())
     system_files.write(tree, d, name)
     if not pci.get("absent"):
         pci_files.write(tree, roots, fs, d, system_files.numa_cpus(d))
-    net_files.write(tree, [f for f in fs if f.options.get("hidden") != "1"], d, name)
-    nvml = Nvml([f for f in fs if f.options.get("hidden") != "1"], d, name, d.get("numa", []))
-    nvidia_files.write(tree, nvml, fs, d)
-    _software(tree, d.get("software", {}))
-    for service, state in d.get("services", {}).items():
-        populated = int(state == "active")
-        tree.put(f"/sys/fs/cgroup/system.slice/{service}.service/cgroup.events", f"populated {populated}\nfrozen 0")
-    if not d.get("system", {}).get("no_pci_ids"):
-        tree.put("/usr/share/misc/pci.ids", _pci_ids())
-    _files(tree, d.get("files", {}), name)
-    cuda = Cuda(nvml, d.get("cuda", {}), {k: str(v) for k, v in d.get("environment", {}).items()})
-    backend = TreeBackend(tree, nvml, cuda, d)
-    return Machine(name=name, description=d, roots=roots, functions=by_address, tree=tree, backend=backend)
+    net_files.write(tree, seen, d, name)
+    commands = nvidia_files.write(tree, Nvml(seen, d, name, d.get("numa", [])), fs, d)
+    return _Base(roots=roots, functions=by_address, seen=seen, tree=tree, commands=commands)
 
 
 def _hang_below(roots: list[Root], fs: list[Function]) -> None:

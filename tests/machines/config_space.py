@@ -43,6 +43,7 @@ class Config(NamedTuple):
     max_gen: int = 0
     max_width: int = 0
     now_gen: int = 0
+    target_gen: int = 0
     now_width: int = 0
     mps: int = 256
     mps_supported: int = 512
@@ -98,7 +99,7 @@ def _pcie(space: bytearray, c: Config) -> None:
         active = 0x2000 if c.port_type in ("root_port", "downstream") and c.now_width else 0
         struct.pack_into("<HH", space, PCIE_AT + 0x10, 0x40, c.now_gen | c.now_width << 4 | active)
         struct.pack_into("<I", space, PCIE_AT + 0x2C, sum(1 << g for g in range(1, c.max_gen + 1)))
-        struct.pack_into("<H", space, PCIE_AT + 0x30, c.max_gen)
+        struct.pack_into("<H", space, PCIE_AT + 0x30, c.target_gen or c.max_gen)
     if c.clique is not None:
         struct.pack_into("<BBB3sBB", space, P2P_AT, 0x09, 0, 8, b"P2P", c.clique << 3, 0)
 

@@ -1,4 +1,4 @@
-"""What the CUDA driver says on a described machine (host/cuda_calls.py's shapes)."""
+"""What the CUDA driver says on a described machine (host/live/cuda.py's shapes)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _visible(order: list[Gpu], told: str) -> list[Gpu]:
 
 
 class Cuda:
-    """The CUDA driver on the same machine (host/cuda_calls.py's shapes). `[cuda]` overrides attributes."""
+    """The CUDA driver on the same machine (host/live/cuda.py's shapes). `[cuda]` overrides attributes."""
 
     def __init__(self, nvml: Nvml, told: dict[str, Any], environment: dict[str, str]) -> None:
         self.nvml = nvml
@@ -41,7 +41,7 @@ class Cuda:
         """Return the answer to one call.
 
         Raises:
-            HostError: as host/cuda_calls.py would.
+            HostError: as host/live/cuda.py would.
         """
         if self.told.get("state") == "absent" or not self.nvml.told:
             raise HostError(Reason.ABSENT, "libcuda.so.1 not found")

@@ -66,6 +66,8 @@ def write(tree: Tree, fs: list[Function], d: dict[str, Any], name: str) -> None:
             "flags": "0x1003",
         }
         _interface(tree, net, f"/sys/devices/virtual/net/{net}", files)
+    if d.get("bonds"):
+        tree.put("/sys/class/net/bonding_masters", " ".join(d["bonds"]))
     for bond, told in d.get("bonds", {}).items():
         at = f"/sys/devices/virtual/net/{bond}"
         _interface(
@@ -75,7 +77,8 @@ def write(tree: Tree, fs: list[Function], d: dict[str, Any], name: str) -> None:
             {"speed": str(told.get("speed", 200000)), "mtu": "9000", "operstate": "up", "flags": "0x1443"},
         )
         tree.put(f"{at}/bonding/slaves", " ".join(told["slaves"]))
-        tree.put(f"{at}/bonding/mode", "802.3ad 4")
+        tree.put(f"{at}/bonding/mode", str(told.get("mode", "802.3ad 4")))
+        tree.put(f"{at}/bonding/xmit_hash_policy", str(told.get("hash", "layer2 0")))
         for slave in told["slaves"]:
             tree.link(f"{tree.resolve(f'/sys/class/net/{slave}')}/master", at)
 

@@ -10,11 +10,11 @@ from tests.machines.system_files import arch
 from tests.machines.tree import Dir, File, Tree
 
 
-def write(tree: Tree, nvml: Nvml, fs: list[Function], d: dict[str, Any]) -> None:
-    """Write the files of a loaded driver; nothing where it is not loaded."""
+def write(tree: Tree, nvml: Nvml, fs: list[Function], d: dict[str, Any]) -> dict[str, str]:
+    """Write the files of a loaded driver, nothing where it is not loaded; return what commands print about it."""
     told = d.get("driver", {})
     if not told or told.get("state", "loaded") not in ("loaded", "LibRmVersionMismatch"):
-        return
+        return {}
     loaded = told.get("module_version", told["version"])
     machine = arch(d.get("system", {}))
     flavour = (
@@ -63,4 +63,4 @@ def write(tree: Tree, nvml: Nvml, fs: list[Function], d: dict[str, Any]) -> None
         tree.put(f"/dev/nvidia-nvswitch{i}", File(b"", kind="char", mode=0o666, rdev=510 << 8 | i))
     for i in range(int(told.get("imex_channels", 0))):
         tree.put(f"/dev/nvidia-caps-imex-channels/channel{i}", File(b"", kind="char", mode=0o666, rdev=508 << 8 | i))
-    d.setdefault("commands", {}).setdefault("modinfo -F license nvidia", license_ + "\n")
+    return {"modinfo -F license nvidia": license_ + "\n"}

@@ -1,4 +1,4 @@
-"""What NVML says on a described machine, worked out when asked (host/nvml_calls.py's shapes)."""
+"""What NVML says on a described machine, worked out when asked (host/live/nvml.py's shapes)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Nvml(LinkAnswers):
     """Answers for one machine. `overrides` maps `Call|args` (or a prefix ending in `*`) to an answer."""
 
     def __init__(self, fs: list[Function], d: dict[str, Any], name: str, numa: list[dict[str, Any]]) -> None:
+        self.functions = fs
         self.told = d.get("driver", {})
         self.gpus = gpus(fs, d, name)
         self.p2p = d.get("p2p", {})
@@ -28,7 +29,7 @@ class Nvml(LinkAnswers):
         """Return the answer to one call.
 
         Raises:
-            HostError: as host/nvml_calls.py would.
+            HostError: as host/live/nvml.py would.
         """
         state = self.told.get("state", "absent" if not self.told else "loaded")
         if state == "absent":
@@ -127,7 +128,7 @@ class Nvml(LinkAnswers):
             "BoardPartNumber": t.get("board_part"),
             "MinorNumber": int(t.get("minor", g.index)),
             "BoardId": bus << 8 | device << 3,
-            "ModuleId": g.index + 1,
+            "ModuleId": int(t.get("module_id", g.index + 1)),
             "MultiGpuBoard": 0,
             "Architecture": t["arch"],
             "CudaComputeCapability": [int(x) for x in str(t["cc"]).split(".")],
@@ -147,7 +148,7 @@ class Nvml(LinkAnswers):
             "CurrentClocksEventReasons": int(t.get("clock_reasons", 1)),
             "UtilizationRates": {"gpu": int(t.get("utilization", 0)), "memory": 0},
             "MigMode": None if mig is None else [mig, int(t.get("mig_pending", mig))],
-            "EccMode": None if ecc is None else [ecc, ecc],
+            "EccMode": None if ecc is None else [ecc, int(t.get("ecc_pending", ecc))],
             "MaxMigDeviceCount": 7 if mig else 0,
             "C2cModeInfoV": {"isC2cEnabled": 1 if c2c else 0} if t["arch"] >= 9 else None,
             "GpuFabricInfoV": self._fabric(t),

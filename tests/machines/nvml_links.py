@@ -1,4 +1,4 @@
-"""What NVML says of NVLinks, pairs and field values on a described machine (host/nvml_calls.py's shapes)."""
+"""What NVML says of NVLinks, pairs and field values on a described machine (host/live/nvml.py's shapes)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.machines.gpus import Gpu, Peer, common_class
 from topocheck.host.base import HostError
-from topocheck.host.nvml_calls import REASONS
+from topocheck.host.live.nvml import REASONS
 from topocheck.model.base import Reason
 
 P2P = {"OK": 0, "CNS": 1, "GNS": 2, "TNS": 3, "DR": 4, "NS": 5, "U": 6}
@@ -129,7 +129,12 @@ class LinkAnswers:
             return self._link_field(g, field, scope, scope, name == "NVLINK_GET_SPEED", speed)
         c2c = g.told.get("c2c")
         if name.startswith("C2C_LINK_") and c2c:
-            values = {"C2C_LINK_COUNT": c2c["links"], "C2C_LINK_GET_STATUS": 1, "C2C_LINK_GET_MAX_BW": c2c["mb_s"]}
+            up_here = int(scope not in c2c.get("down", ()))
+            values = {
+                "C2C_LINK_COUNT": c2c["links"],
+                "C2C_LINK_GET_STATUS": up_here,
+                "C2C_LINK_GET_MAX_BW": c2c["mb_s"],
+            }
             return [field, scope, values.get(name), 0 if name in values else _NOT_SUPPORTED]
         if name == "PCIE_REPLAY_COUNTER":
             return [field, scope, int(g.told.get("replays", 0)), 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tests.machines import config_space
@@ -52,6 +53,7 @@ def _local_cpus(node: int, cpus_of_node: dict[int, str]) -> str:
     return format_cpulist(frozenset().union(*(parse_cpulist(c) for c in cpus_of_node.values())))
 
 
+@functools.cache
 def cpumask(cpulist: str, total: int) -> str:
     """Return the kernel's mask form of a CPU list: groups of 8 hex digits, highest first."""
     from topocheck.model.address import parse_cpulist
@@ -88,9 +90,38 @@ def _resources(f: Function, base: int) -> tuple[str, list[int], int]:
             lines.append("0x0000000000000000 0x0000000000000000 0x0000000000000000")
             words.append(base >> 32)
         base += size
-    rows = 17 if f.is_bridge else 13
+    if f.is_bridge:
+        return _bridge_lines(f, lines), words, base
+    rows = 13
     lines += ["0x0000000000000000 0x0000000000000000 0x0000000000000000"] * (rows - len(lines))
     return "\n".join(lines), words, base
+
+
+def _bridge_lines(f: Function, bars: list[str]) -> str:
+    """Return `resource` of a bridge: BARs, ROM, SR-IOV, then the windows for I/O, memory and prefetchable memory.
+
+    `window=48G` tells the size of the last; else it holds all that is below. `iov=0` is a kernel without SR-IOV.
+    """
+    empty = "0x0000000000000000 0x0000000000000000 0x0000000000000000"
+    rows = bars + [empty] * ((13 if f.options.get("iov", "1") == "1" else 7) - len(bars))
+    size = size_bytes(f.options["window"]) if "window" in f.options else _room(f)
+    window = f"0x{_WINDOWS:016x} 0x{_WINDOWS + size - 1:016x} 0x{_IORESOURCE_MEM | _PREFETCH | _MEM64 | 1:016x}"
+    return "\n".join([*rows, empty, empty, window if size else empty, empty])
+
+
+_WINDOWS = 0x600000000000
+
+
+def _room(f: Function) -> int:
+    """Return the bytes of all prefetchable BARs below a bridge, rounded up as bridges are: each to its own size."""
+    total = 0
+    for child in f.children:
+        if child.is_bridge:
+            total += _room(child)
+            continue
+        sizes = child.options["bars"].split(",") if "bars" in child.options else child.product.get("bars", [])
+        total += sum(size_bytes(s.rstrip("p6")) for s in sizes if s.endswith("p") and s.rstrip("p6") not in ("", "-"))
+    return total
 
 
 def config_bytes(f: Function, words: list[int]) -> bytes:
@@ -117,6 +148,7 @@ def config_bytes(f: Function, words: list[int]) -> bytes:
             max_gen=f.max.gen if f.max else 0,
             max_width=f.max.width if f.max else 0,
             now_gen=f.now.gen if f.now else 0,
+            target_gen=int(o.get("target", 0)),
             now_width=f.now.width if f.now else 0,
             mps=int(o.get("mps", p.get("mps", 256))),
             mps_supported=int(o.get("mps_supported", p.get("mps_supported", 512))),

@@ -9,7 +9,7 @@ import pytest
 from tests.machines.builder import Machine, machine
 from tests.machines.tree import Dir, Error, File
 from topocheck.host.base import HostError
-from topocheck.host.live import LiveBackend
+from topocheck.host.live.backend import LiveBackend
 
 
 def _said(backend: Any, kind: str, *args: str | int) -> Any:

@@ -13,11 +13,12 @@ import pytest
 
 from tests.conftest import require_program
 from tests.machines.builder import Machine, cached, machine, names
-from tests.machines.description import GTS
+from tests.machines.description import GTS, load
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.service
 
-WITH_PCI = [n for n in names() if n != "thousand_devices" and cached(n).functions]
+WITH_PCI = [n for n in names() if n != "thousand_devices" and load(n).get("pci", {}).get("tree")]
 _RATE_GB_S = {1: 0.25, 2: 0.5, 3: 8 * 128 / 130 / 8, 4: 16 * 128 / 130 / 8, 5: 32 * 128 / 130 / 8}
 """GB/s per lane: GT/s x coding / 8 (8b/10b up to generation 2, 128b/130b from 3 on)."""
 
@@ -27,7 +28,7 @@ _HWLOC_GEN_2 = {"old": 0.5, "new": 5 * 128 / 130 / 8}
 
 def _run(argv: list[str], **environment: str) -> str:
     env = {**os.environ, "LC_ALL": "C", **environment}
-    return subprocess.run(argv, capture_output=True, text=True, check=True, env=env, timeout=60).stdout
+    return subprocess.run(argv, capture_output=True, text=True, check=True, env=env, timeout=PATIENCE_S).stdout
 
 
 def _lspci(folder: Path, *options: str) -> str:

@@ -58,17 +58,29 @@ class Tree:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {"/": Dir()}
         self._names: dict[str, set[str]] = {"/": set()}
+        self._resolved: dict[str, str] = {}  # until an entry changes
         self.file_systems: dict[str, tuple[int, int]] = {}
+
+    def copy(self) -> Tree:
+        """Return a tree of the same entries that can be changed by itself."""
+        out = Tree()
+        out.entries = dict(self.entries)
+        out._names = {folder: set(names) for folder, names in self._names.items()}
+        out.file_systems = dict(self.file_systems)
+        return out
 
     def put(self, path: str, entry: Entry | str | bytes) -> None:
         """Set one entry; text is encoded, and gets the newline that sysfs and procfs end with."""
-        if not path.startswith("/") or posixpath.normpath(path) != path:
+        perhaps = "/." in path or "//" in path or path[-1:] == "/"
+        if not path.startswith("/") or (perhaps and posixpath.normpath(path) != path):
             raise ValueError(f"not a plain absolute path: {path!r}")
         if isinstance(entry, str):
             entry = File((entry if entry.endswith("\n") or not entry else entry + "\n").encode())
         elif isinstance(entry, bytes):
             entry = File(entry)
-        parent, name = posixpath.split(path)
+        self._resolved.clear()
+        parent, _, name = path.rpartition("/")
+        parent = parent or "/"
         if parent not in self._names:
             self.put(parent, Dir())
         self._names[parent].add(name)
@@ -89,6 +101,7 @@ class Tree:
         hits = [p for p in self.entries if p != "/" and fnmatch.fnmatchcase(p, pattern)]
         if not hits:
             raise KeyError(f"no entry matches {pattern}")
+        self._resolved.clear()
         for path in hits:
             for below in [p for p in self.entries if p == path or p.startswith(path + "/")]:
                 del self.entries[below]
@@ -103,6 +116,23 @@ class Tree:
         Raises:
             TreeError: ENOENT, ENOTDIR or ELOOP.
         """
+        if follow_last and path in self._resolved:
+            return self._resolved[path]
+        parent, _, name = path.rpartition("/")
+        if name in ("", ".", ".."):
+            return self._walk(path, follow_last)
+        # Most files stand in the folder of the last one.
+        at = self.resolve(parent) if parent else "/"
+        here = f"{at}/{name}" if at != "/" else f"/{name}"
+        if isinstance(self.entries.get(here), Link) or not isinstance(self.entries[at], Dir):
+            here = self._walk(path, follow_last)
+        elif here not in self.entries:
+            raise TreeError("ENOENT", path)
+        if follow_last:
+            self._resolved[path] = here
+        return here
+
+    def _walk(self, path: str, follow_last: bool) -> str:
         todo = [p for p in path.split("/") if p and p != "."][::-1]
         at, hops = "/", 0
         while todo:

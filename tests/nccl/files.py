@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from topocheck.nccl.types import HostInput
-from topocheck.nccl.xml import parse_topology
+from topocheck.nccl.predict.types import HostInput
+from topocheck.nccl.topofile.xml import parse_topology
 
 INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143"'
 OLD_INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="79"'

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.nccl import files
-from topocheck.nccl.algorithms import allowed, list_stops
-from topocheck.nccl.predict import predict
-from topocheck.nccl.settings import Settings
-from topocheck.nccl.types import RankSpec
+from topocheck.nccl.predict.algorithms import allowed, list_stops
+from topocheck.nccl.predict.predict import predict
+from topocheck.nccl.predict.types import RankSpec
+from topocheck.nccl.rules.settings import Settings
 
 V = (2, 28, 9)
 EVERY = {"ring", "tree", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"}
@@ -65,7 +65,7 @@ def job(gpus: int, hosts: int = 1, version=V, **host):
 def test_fewest_gpus_of_a_host_for_nvls(version, least):
     assert job(least, version=version).nvls is True
     fewer = job(least - 1, version=version)
-    assert (fewer.nvls, fewer.nvls_why) == (False, f"needs at least {least} GPUs of a host")
+    assert (fewer.nvls, fewer.nvls_reason) == (False, f"needs at least {least} GPUs of a host")
     assert "NVLS" not in [b.algorithm for b in fewer.bounds]
 
 
@@ -81,7 +81,7 @@ def test_nvls_over_several_hosts():
     assert job(8, hosts=2, version=(2, 17, 1)).nvls is False
     assert job(8, hosts=2, settings={"NCCL_ALGO": "Ring,NVLSTree"}).nvls is True
     without = job(8, hosts=2, settings={"NCCL_ALGO": "Ring,NVLS"})
-    assert (without.nvls, without.nvls_why) == (False, "NCCL_ALGO=Ring,NVLS leaves NVLSTree out of AllReduce")
+    assert (without.nvls, without.nvls_reason) == (False, "NCCL_ALGO=Ring,NVLS leaves NVLSTree out of AllReduce")
 
 
 def test_nvls_over_an_nvlink_domain_counts_its_gpus():
@@ -118,7 +118,7 @@ def test_bounds_are_those_of_the_algorithms_that_are_left():
     assert [b.algorithm for b in job(8).bounds] == ["Ring", "NVLS"]
     ring = job(8, settings={"NCCL_ALGO": "Ring"})
     assert [b.algorithm for b in ring.bounds] == ["Ring"]
-    assert (ring.nvls, ring.nvls_why) == (False, "NCCL_ALGO=Ring leaves NVLS out of AllReduce")
+    assert (ring.nvls, ring.nvls_reason) == (False, "NCCL_ALGO=Ring leaves NVLS out of AllReduce")
     assert [b.algorithm for b in job(8, settings={"NCCL_ALGO": "NVLS"}).bounds] == ["NVLS"]
     assert [b.algorithm for b in job(8, hosts=2, settings={"NCCL_ALGO": "Tree"}).bounds] == ["Tree"]
 
@@ -134,7 +134,7 @@ def test_gpus_that_only_nics_join_are_nodes_of_their_own():
     """ncclTopoTrimSystem drops the GPUs behind PATH_NET: without P2P and SHM each graph holds one GPU."""
     apart = job(8, settings={"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"})
     assert apart.nvls is False
-    assert apart.nvls_why == "needs at least 2 GPUs of a host that reach each other by P2P or SHM"
+    assert apart.nvls_reason == "needs at least 2 GPUs of a host that reach each other by P2P or SHM"
     # SHM alone keeps them together.
     assert job(8, settings={"NCCL_P2P_DISABLE": "1"}).nvls is True
     # Over NICs of 400 Gb/s a pair has no more than what its way to them carries: PCIe 5 x16 by NCCL's constants.

@@ -54,14 +54,14 @@ def test_nothing_is_said_of_a_rate_that_was_not_measured():
     node = msgspec.structs.replace(node, software=software)
     said = {b.name: b for b in backends(node, build(node))}
     assert (said["MPI"].fits, said["Gloo"].fits) == ("yes", "best")
-    assert said["MPI"].why.startswith("Open MPI is here; without RDMA it needs TCP between nodes as Gloo does")
-    assert not any("faster" in b.why or "slower" in b.why for b in said.values())
+    assert said["MPI"].reason.startswith("Open MPI is here; without RDMA it needs TCP between nodes as Gloo does")
+    assert not any("faster" in b.reason or "slower" in b.reason for b in said.values())
 
 
 def network(name: str, **environment: str) -> str:
     """What the summary says NCCL takes between nodes."""
     node = read_node(machine(name, environment=environment).host(), PROBES)
-    why = next(b.why for b in backends(node, build(node)) if b.name == "NCCL")
+    why = next(b.reason for b in backends(node, build(node)) if b.name == "NCCL")
     return why.partition(" here, ")[2]
 
 
@@ -94,4 +94,4 @@ def test_without_an_interface_there_is_nothing_between_nodes():
 def test_every_answer_has_a_reason():
     for name in ("hgx_h100_cx7", "mi300x_x8", "no_pci", "laptop"):
         node = cached(name)
-        assert all(b.why for b in backends(node, build(node)))
+        assert all(b.reason for b in backends(node, build(node)))

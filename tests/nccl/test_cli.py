@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 from tests.nccl import files
 from tests.nccl.test_log import TWO_RANKS
+from tests.support.snapshots import write_snapshot
 from topocheck.cli.nccl import app
 from topocheck.model.base import InputError
-from topocheck.nccl.rank_file import gpu_address, parse_rank_file
+from topocheck.nccl.predict.rank_file import gpu_address, parse_rank_file
 
 run = CliRunner()
 
@@ -184,3 +185,17 @@ def test_gpus_by_index_or_address():
     for bad in (7, "0000:99:00.0"):
         with pytest.raises(InputError, match="there are"):
             gpu_address(bad, known, "x")
+
+
+def test_a_prediction_begins_with_the_answer_and_groups_equal_pairs(tmp_path):
+    """8 GPUs through NVSwitch: 56 ordered pairs of one kind are one row; --all has each."""
+    snap = write_snapshot(tmp_path / "hgx.snap", "hgx_h100_cx7")
+    lines = call("predict", "--from", str(snap), "--nccl-version", "2.28.9").splitlines()
+    answer = {line[:20].strip(): line[20:] for line in lines if line.startswith("  ") and line[19:20] == " "}
+    assert answer["between GPUs"] == "P2P/CUMEM for all 56 pairs"
+    assert answer["NICs"] == "mlx5_0-mlx5_7; GPUDirect RDMA: yes for all 8 GPUs"
+    assert answer["AllReduce"].startswith("at most ")
+    assert len([line for line in lines if "P2P/CUMEM" in line]) == 2
+    assert len(lines) <= 30
+    every = call("predict", "--from", str(snap), "--nccl-version", "2.28.9", "--all").splitlines()
+    assert len([line for line in every if " -> " in line and "P2P/CUMEM" in line]) == 56

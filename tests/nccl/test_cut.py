@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topocheck.nccl.cut import gpu_to_net_cut
-from topocheck.nccl.graph_types import Graph, connect
+from topocheck.nccl.predict.min_cut import gpu_to_net_cut
+from topocheck.nccl.topofile.graph_types import Graph, connect
 
 LINKS = st.lists(
     st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 60)).filter(lambda x: x[0] != x[1]), max_size=30

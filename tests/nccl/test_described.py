@@ -9,14 +9,14 @@ import pytest
 from tests.topology.described import cached, read
 from topocheck.gpudirect import judge
 from topocheck.model.base import Missing
-from topocheck.nccl.predict import predict
-from topocheck.nccl.topo import cpumap, family_in_xml, kept, write_topology
-from topocheck.nccl.topo_compare import compare
-from topocheck.nccl.topo_file import judge_file
-from topocheck.nccl.topo_merge import merge
-from topocheck.nccl.view import host_input, view
-from topocheck.nccl.xml import Element, parse_topology, write
-from topocheck.nccl.xml_rules import check_topology
+from topocheck.nccl.predict.predict import predict
+from topocheck.nccl.predict.report import host_input, view
+from topocheck.nccl.topofile.compare import compare
+from topocheck.nccl.topofile.file import judge_file
+from topocheck.nccl.topofile.merge import merge
+from topocheck.nccl.topofile.rules import check_topology
+from topocheck.nccl.topofile.write import cpumap, family_in_xml, kept, write_topology
+from topocheck.nccl.topofile.xml import Element, parse_topology, write
 from topocheck.topology.build import build
 
 V = (2, 28, 9)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.nccl import files
-from topocheck.nccl import versions
-from topocheck.nccl.graph import build_graph
-from topocheck.nccl.paths import all_paths, find, locals_of
-from topocheck.nccl.versions import Cpu
-from topocheck.nccl.xml import NcclXmlError, parse
+from topocheck.nccl.predict.graph import build_graph
+from topocheck.nccl.predict.paths import all_paths, find, locals_of
+from topocheck.nccl.rules import versions
+from topocheck.nccl.rules.versions import Cpu
+from topocheck.nccl.topofile.xml import NcclXmlError, parse
 
 V = (2, 28, 9)
 
@@ -200,14 +200,6 @@ def test_peer_memory_files_by_version():
     assert "/sys/module/nvidia_peermem/version" not in versions.peermem_files((2, 22, 3))
     assert "/sys/module/nvidia_peermem/version" in versions.peermem_files((2, 23, 4))
     assert "/sys/kernel/mm/memory_peers/nvidia-peermem/version" in versions.peermem_files((2, 20, 5))
-
-
-def test_old_numbers_of_path_types():
-    assert versions.type_from_number(3, (2, 8, 3)) == "PIX"
-    assert versions.type_from_number(3, (2, 6, 4)) == "PXB"
-    assert versions.type_from_number(6, (2, 27, 3)) == "PXN"
-    assert versions.type_from_number(6, (2, 28, 9)) == "P2C"
-    assert versions.type_from_number(99, V) is None
 
 
 def test_the_nearest_nic_has_most_bandwidth_then_the_closest_type():

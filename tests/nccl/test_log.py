@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.nccl import files
-from topocheck.knowledge.tables import rows
-from topocheck.nccl.log import MAX_LINE, lines_of, read_log, read_text
-from topocheck.nccl.log_compare import bus_id, compare, settings_for, take_apart
-from topocheck.nccl.predict import predict
+from topocheck.knowledge.nccl_causes import causes
+from topocheck.nccl.logs.compare import bus_id, compare, settings_for
+from topocheck.nccl.logs.reader import MAX_LINE, lines_of, read_log, read_text
+from topocheck.nccl.logs.transports import take_apart
+from topocheck.nccl.predict.predict import predict
 
 HEAD = "node7:101:101 [0] NCCL INFO "
 
@@ -211,7 +212,7 @@ def test_the_cause_of_a_failure_is_found_in_other_lines():
         ("Cuda failure 2 'out of memory'", "unhandled cuda error", "oom"),
         # CUDA's invalid argument is not the program's: NCCL hands it on as ncclUnhandledCudaError (checks.h).
         ("Cuda failure 1 'invalid argument'", "unhandled cuda error", "cuda_call"),
-        ("Cuda failure 719 'unspecified launch failure'", "unhandled cuda error", "cuda_call"),
+        ("Cuda failure 719 'unspecified launch failure'", "unhandled cuda error", "gpu_lost"),
     ],
 )  # fmt: skip
 def test_a_warning_tells_of_a_failure_where_the_program_prints_no_code(warning, code, sign):
@@ -309,9 +310,10 @@ def test_a_healthy_log_has_no_failure():
 
 
 def test_every_code_has_a_cause_of_last_resort():
-    codes = {r["code"] for r in rows("nccl_causes")}
-    assert {r["code"] for r in rows("nccl_causes") if not r["pattern"]} == codes
-    assert len(codes) == 8  # NCCL's six, an init that does not end, and torch's collective that does not
+    codes = {r.code for r in causes()}
+    assert {r.code for r in causes() if r.pattern is None} == codes
+    # NCCL's seven, an init that does not end, torch's collective that does not, and five of other programs.
+    assert len(codes) == 14
 
 
 def test_lines_come_from_pieces_of_any_size():

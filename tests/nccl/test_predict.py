@@ -6,8 +6,8 @@ import pytest
 
 from tests.nccl import files
 from topocheck.model.base import Missing
-from topocheck.nccl.predict import PredictError, predict
-from topocheck.nccl.types import RankSpec
+from topocheck.nccl.predict.predict import PredictError, predict
+from topocheck.nccl.predict.types import RankSpec
 
 V = (2, 28, 9)
 HIDE = '<nvlink target="ffff:ff:1e.0" count="1" tclass="0x030200"/>'
@@ -74,7 +74,7 @@ def test_cards_that_nvml_refuses_use_shared_memory_in_every_version(kind, versio
     p = predict((files.host(text, p2p_status=status, settings={"NCCL_P2P_LEVEL": "SYS"}),), version)
     assert all(str(x.transport).startswith("SHM") for x in p.pairs)
     assert p.fatal == ""
-    assert any("NVML does not permit" in w.text for w in p.pair(0, 1).why)
+    assert any("NVML does not permit" in w.text for w in p.pair(0, 1).reasons)
 
 
 def test_dgx1v_pairs_without_a_link_go_through_another_gpu():
@@ -314,7 +314,7 @@ def test_two_hosts_without_gpudirect():
     hosts = tuple(files.host(files.hgx_h100(nic_gdr=0), name=f"n{i}") for i in range(2))
     p = predict(hosts, V)
     assert p.pair(0, 8).transport == "NET"
-    assert any("gdr=0" in w.text for w in p.pair(0, 8).why)
+    assert any("gdr=0" in w.text for w in p.pair(0, 8).reasons)
 
 
 def test_multi_node_nvlink():

@@ -14,6 +14,8 @@ from tests.nccl import files
 from tests.support.snapshots import write_snapshot
 from topocheck.cli import nccl
 
+pytestmark = pytest.mark.slow
+
 HGX = "hgx_h100_cx7"
 
 
@@ -120,7 +122,7 @@ def test_a_gpu_that_no_job_can_use_is_named(folder: Path, name, told):
     assert told in note
     absent = note.split(": ", 1)[1].split(" ")[0]
     assert absent not in {r["gpu"] for r in data["ranks"]}
-    # A rank put on it is told; one on another GPU is nothing to speak of.
+    # A rank put on it is reported; one on another GPU is nothing to speak of.
     job = folder / "on_it.toml"
     other = data["ranks"][0]["gpu"]
     text = '[[ranks]]\nhost = "{}"\ngpu = "{}"\n'

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.nccl import files
-from topocheck.nccl.xml import MAX_DEPTH, Element, NcclXmlError, parse, parse_topology, write
-from topocheck.nccl.xml_rules import check_topology
+from topocheck.model.base import InputError
+from topocheck.nccl.topofile.rules import check_topology
+from topocheck.nccl.topofile.xml import MAX_DEPTH, Element, NcclXmlError, parse, parse_topology, write
 
 # As NCCL itself writes it (two spaces a level, one attribute after the other): a dump in our own numbers.
 DUMP = """<system version="1">
@@ -116,14 +117,24 @@ def test_depth_size_and_number_are_limited():
     ("text", "words"),
     [
         ('<system version="1">\t<cpu numaid="0"/></system>', "tab"),
-        ('<system  version="1"/>', "one space"),
-        ('<system\nversion="1"/>', "one space"),
+        ('<system  version="1"/>', "several blanks"),
+        ('<system\nversion="1"/>', "parted by spaces"),
         (f'<system version="1" name="{"x" * 300}"/>', "254"),
         ('<system version="1" version="2"/>', "twice"),
     ],
 )
 def test_where_nccl_would_stop_is_remarked(text, words):
     assert any(words in r.text for r in parse(text).remarks)
+
+
+def test_several_blanks_do_not_stop_nccl_and_line_ends_do():
+    # xmlGetToken (src/graph/xml.cc) takes an empty attribute for each further blank, and goes on.
+    for text in ('<system  version="1"  />', '<system version="1"   name="x"/>'):
+        document = parse(text)
+        assert document.root.get("version") == "1"
+        assert not any(r.fatal for r in document.remarks)
+    for text in ('<system version="1"\nname="x"/>', '<system version="1"\n/>'):
+        assert any(r.fatal for r in parse(text).remarks)
 
 
 def test_rules_beyond_syntax():
@@ -150,8 +161,28 @@ def test_children_are_limited_by_version():
 
 
 def test_what_cannot_be_written_is_refused():
-    with pytest.raises(ValueError, match="cannot be written"):
+    with pytest.raises(InputError, match="cannot be written"):
         write(Element(name="system", attributes=(("name", "a\"b'c"),)))
+
+
+@pytest.mark.parametrize("value", ["\x00", "\x1b[31m", "\n", "\r", "\x7f", "\x9b", "\udc80", "\ufffe", "<", "x" * 255])
+def test_what_no_reader_of_xml_takes_is_refused(value):
+    """XML 1.0, section 2.2 (Char); NCCL's MAX_STR_LEN is 255 with its end mark."""
+    with pytest.raises(InputError, match="cannot be written"):
+        write(Element(name="system", attributes=(("name", value),)))
+
+
+def test_what_other_readers_take_for_an_entity_is_refused_where_a_machine_says_it():
+    root = Element(name="system", attributes=(("name", "a&b"),))
+    assert parse(write(root)).root.content() == root.content()
+    with pytest.raises(InputError, match="cannot be written"):
+        write(root, plain=True)
+
+
+@pytest.mark.parametrize("value", ["a\u202eb", "a\u200bb", "a\u2069b"])
+def test_what_cannot_be_seen_is_refused(value):
+    with pytest.raises(InputError, match="cannot be written"):
+        write(Element(name="system", attributes=(("name", value),)))
 
 
 @given(st.text(alphabet="<>/=\"' abcsytem!-?&\n\t1", max_size=200))

@@ -117,13 +117,13 @@ def test_a_node_without_gpus() -> None:
 
 
 def test_one_rank_shares_its_socket_with_nobody() -> None:
-    # Threads and cores of this laptop cannot be told apart, which matters only where ranks would share them.
+    # Threads and cores of this laptop cannot be distinguished, which matters only where ranks would share them.
     node, topology = cached("laptop")
     (binding,) = plan(node, topology).bindings
     assert (binding.cpus, binding.shared, plan(node, topology).notes) == ("0-19", False, ())
     two = plan(node, topology, 2)
     assert [b.shared for b in two.bindings] == [True, True]
-    assert any("cannot be told apart" in note for note in two.notes)
+    assert any("cannot be distinguished" in note for note in two.notes)
 
 
 def test_srun_options() -> None:

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.service
 
 NODES = ("n1", "n2")
 GRES = "gpu:nvidia_h100_80gb_hbm3:8"
+SOURCE = "a file\nNodeName=n1 Name=gpu File=/dev/null\nSwitchName=planted Nodes=n1\\"
+"""What a file was made from, or an NVLink domain, as somebody calls it who would have lines of their own there."""
 
 
 def test_slurm_takes_gres_and_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,12 +29,12 @@ def test_slurm_takes_gres_and_topology(tmp_path: Path, monkeypatch: pytest.Monke
     devices.mkdir()
     for i in range(8):
         os.mknod(devices / f"nvidia{i}", stat.S_IFCHR | 0o666, os.makedev(195, i))
-    text = emit.gres_conf(machines, "a test")
+    text = emit.gres_conf(machines, SOURCE)
     assert f"NodeName=n[1-2] Gres={GRES}" in text
     (tmp_path / "gres.conf").write_text(text.replace("/dev/", f"{devices}/"))
     # Two leaves, so that there is a tree to be read.
-    found = tree([NodePlace(name="n1", domain="a.0"), NodePlace(name="n2", domain="b.0")])
-    (tmp_path / "topology.conf").write_text(emit.topology_conf(found, None, "a test"))
+    found = tree([NodePlace(name="n1", domain="a.0"), NodePlace(name="n2", domain=f"b.0 {SOURCE}")])
+    (tmp_path / "topology.conf").write_text(emit.topology_conf(found, None, SOURCE))
     written = slurm._conf
 
     def conf(*args: object) -> str:
@@ -53,6 +55,7 @@ def test_slurm_takes_gres_and_topology(tmp_path: Path, monkeypatch: pytest.Monke
         switches = cluster.run("scontrol", "show", "topology").stdout
         assert "SwitchName=core Level=1" in switches
         assert "SwitchName=leaf2 Level=0" in switches
+        assert "planted" not in switches
         job = cluster.run("srun", "-N1", "-n1", "--gres=gpu:2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
         assert job.stdout.strip() == "0,1", job.stderr
         # slurmd prints on standard error what it read: device 5 is the second of socket 1.

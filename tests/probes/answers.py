@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from topocheck.host.base import Answer, Host, RecordedBackend, key
-from topocheck.host.live import LiveBackend
+from topocheck.host.live.backend import LiveBackend
 
 
 class Answers:

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from tests.probes.test_pci import GPU, machine
 from tests.probes.test_system import guest
 from tests.probes.trees import host_of
-from topocheck.host.base import Answer, Host, HostError, RecordedBackend, Recorder
+from tests.support.recorder import Recorder
+from topocheck.host.base import Answer, Host, HostError, RecordedBackend
 from topocheck.model.base import Reason
-from topocheck.probes import limits, numa, pci, system
+from topocheck.probes import limits, numa, system
+from topocheck.probes.pci import sysfs as pci
 
 NUMA = {
     "/sys/devices/system/node/online": "0",

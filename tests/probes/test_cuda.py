@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from tests.probes.test_nvml import plain
 from tests.stubs.build import ask_all, build_library
+from tests.support.waiting import PATIENCE_S
 from topocheck.host.base import Answer, Host, HostError, RecordedBackend, key
-from topocheck.host.cuda_calls import ATTRIBUTES
+from topocheck.host.live.cuda import ATTRIBUTES
 from topocheck.model.base import Missing, Reason
 from topocheck.model.gpu import CudaFacts
 from topocheck.probes import cuda
@@ -88,7 +89,9 @@ def test_attribute_numbers_agree_with_nvidia_s_binding() -> None:
         "import sys; from cuda.bindings.driver import CUdevice_attribute as A\n"
         "print(*(int(getattr(A, 'CU_DEVICE_ATTRIBUTE_' + n)) for n in sys.argv[1:]))"
     )
-    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *names], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert [int(n) for n in done.stdout.split()] == [ATTRIBUTES[n] for n in names]
 
 
@@ -150,7 +153,7 @@ def test_mig_instances_of_one_gpu_are_no_pair() -> None:
     assert read(answers).peers == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_answers_give_facts_of_the_right_types(data: st.DataObject) -> None:
     answers = machine()

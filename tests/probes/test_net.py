@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from tests.machines import builder
 from tests.probes.answers import Answers, host_of, put
-from topocheck.host.base import Host, HostError, RecordedBackend, Recorder
+from tests.support.recorder import Recorder
+from topocheck.host.base import Host, HostError, RecordedBackend
 from topocheck.model.base import Missing, Reason
+from topocheck.model.names import natural_key
 from topocheck.probes import netdev, rdma
 from topocheck.probes.net import read
 
@@ -335,7 +337,7 @@ def test_described_machines_and_their_replay(name):
 
 def test_natural_order():
     names = ["mlx5_10", "mlx5_2", "mlx5_bond_0", "eth0", "eth00", "9" * 5000]
-    assert sorted(names, key=rdma.natural)[1:] == ["eth0", "eth00", "mlx5_2", "mlx5_10", "mlx5_bond_0"]
+    assert sorted(names, key=natural_key)[1:] == ["eth0", "eth00", "mlx5_2", "mlx5_10", "mlx5_bond_0"]
 
 
 @given(st.text(max_size=80))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.probes.trees import host_of
 from topocheck.host.base import Host
-from topocheck.host.live import LiveBackend
+from topocheck.host.live.backend import LiveBackend
 from topocheck.model.base import Missing, Reason
 from topocheck.probes import cgroup, numa
 

@@ -144,7 +144,7 @@ def test_arguments_that_the_binding_does_not_take(stub: Path) -> None:
 
 
 def test_crash_ends_the_process_that_asked(stub: Path) -> None:
-    code = "from topocheck.host import nvml_calls; nvml_calls.ask('DeviceGetName', 0)"
+    code = "from topocheck.host.live import nvml; nvml.ask('DeviceGetName', 0)"
     done = run_python(code, libraries=stub, NVML_STUB_CRASH="nvmlDeviceGetName")
     assert done.returncode == -signal.SIGSEGV
 

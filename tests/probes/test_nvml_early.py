@@ -13,11 +13,11 @@ from tests.stubs.build import build_library, run_python
 NAME = "libnvidia-ml.so.1"
 _ASK = """
 import json, sys, time
-from topocheck import asking
+from topocheck import collect
 {before}
 began = time.monotonic()
-asking.begin(cross_check=False)
-answers = asking.ask_machine(budget_s=20.0)
+collect.begin(cross_check=False)
+answers = collect.ask_machine(budget_s=20.0)
 gpus = answers["nvml:DeviceGetCount"]
 print(json.dumps([
     gpus if isinstance(gpus, int) else str(gpus),
@@ -43,14 +43,14 @@ def asked(libraries: Path, before: str = "", **variables: str) -> tuple[Any, dic
 
 
 def test_it_is_the_early_child_that_answers(stub: Path) -> None:
-    # Were it another child, this one would be started by Child.start, which here cannot start one for NVML.
+    # Were it another child, this one would be started by start_child, which here cannot start one for NVML.
     before = (
-        "from topocheck.host import child\n"
-        "start = child.Child.start\n"
+        "from topocheck.host.gather import gather\n"
+        "start = gather.start_child\n"
         "def refuse(job):\n"
         "    if job.probes[0].name == 'nvml': raise OSError('no second child')\n"
         "    return start(job)\n"
-        "child.Child.start = refuse\n"
+        "gather.start_child = refuse\n"
     )
     gpus, status, _ = asked(stub, before, NVML_STUB_GPUS="3")
     assert (gpus, status["state"]) == (3, "ok")
@@ -58,7 +58,7 @@ def test_it_is_the_early_child_that_answers(stub: Path) -> None:
 
 def test_a_process_with_threads_asks_in_the_ordinary_way(stub: Path) -> None:
     before = "import threading\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
-    before += "from topocheck.host import early\nearly.fork = None\n"
+    before += "from topocheck.process import fork\nfork.fork = None\n"
     gpus, status, _ = asked(stub, before)
     assert (gpus, status["state"]) == (2, "ok")
 
@@ -83,6 +83,7 @@ def test_crash_before_the_first_question_loses_nothing(stub: Path, tmp_path: Pat
     assert (gpus, status["state"]) == (2, "ok")
 
 
+@pytest.mark.slow
 def test_hang_before_the_first_question_loses_nothing_but_time(stub: Path, tmp_path: Path) -> None:
     gpus, status, seconds = asked(stub, NVML_STUB_ENDLESS=str(tmp_path / "hung"))
     assert (tmp_path / "hung").exists()
@@ -91,6 +92,7 @@ def test_hang_before_the_first_question_loses_nothing_but_time(stub: Path, tmp_p
     assert seconds < 14  # and no longer than its 5 s: 15 s would leave an ordinary child too little of the 20 s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variable", "word"), [("NVML_STUB_CRASH", "signal 11"), ("NVML_STUB_SLEEP", "no answer in")])
 def test_sick_start_is_named_by_its_question(stub: Path, variable: str, word: str) -> None:
     gpus, status, seconds = asked(stub, **{variable: "nvmlInitWithFlags"})

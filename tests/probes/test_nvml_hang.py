@@ -18,12 +18,12 @@ NAME = "libnvidia-ml.so.1"
 _GATHER = """
 import sys
 import msgspec
-from topocheck.host.gather import gather, replay, status
+from topocheck.host.gather.gather import gather, replay, status
 from topocheck.probes.registry import Probe
 
-probe = Probe(name="nvml", function="nvml:read", group="nvml", deadline_s=1.5)
-answers = gather([probe], budget_s=20.0)
-out = {"facts": replay(probe, answers), "status": status("nvml", answers)}
+probe = Probe(name="nvml", function="nvml:read", group="nvml", deadline_s={deadline_s})
+answers = gather([probe], budget_s=600.0)
+out = {{"facts": replay(probe, answers), "status": status("nvml", answers)}}
 sys.stdout.buffer.write(msgspec.json.encode(out))
 """
 
@@ -33,9 +33,12 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_library("nvml_stub.c", tmp_path_factory.mktemp("nvml"), NAME)
 
 
-def gathered(libraries: Path, **variables: str) -> tuple[NvmlFacts, dict[str, Any]]:
-    """Return (facts, status) of a run; it ends by itself, or `run_python` raises."""
-    done = run_python(_GATHER, libraries=libraries, **variables)
+def gathered(libraries: Path, deadline_s: float = 120.0, **variables: str) -> tuple[NvmlFacts, dict[str, Any]]:
+    """Return (facts, status) of a run; it ends by itself, or `run_python` raises.
+
+    Where something hangs, `deadline_s` is a time that is waited out, and in which all the rest has to be answered.
+    """
+    done = run_python(_GATHER.format(deadline_s=deadline_s), libraries=libraries, **variables)
     assert done.returncode == 0, done.stderr
     out = json.loads(done.stdout)
     return msgspec.convert(out["facts"], NvmlFacts), out["status"]
@@ -65,8 +68,9 @@ def test_healthy_eight(stub: Path) -> None:
     assert {(p.read, p.pcie, p.ancestor) for p in facts.p2p} == {("OK", "NS", "PHB")}
 
 
+@pytest.mark.slow
 def test_hanging_call_is_named_and_costs_one_field(stub: Path) -> None:
-    facts, status = gathered(stub, NVML_STUB_GPUS="4", NVML_STUB_SLEEP="nvmlDeviceGetSerial:1")
+    facts, status = gathered(stub, 5.0, NVML_STUB_GPUS="4", NVML_STUB_SLEEP="nvmlDeviceGetSerial:1")
     assert status["state"] == "timed_out"
     assert "DeviceGetSerial|1" in status["detail"]
     gpus = gpus_of(facts)
@@ -77,8 +81,9 @@ def test_hanging_call_is_named_and_costs_one_field(stub: Path) -> None:
         assert_whole(gpu)
 
 
+@pytest.mark.slow
 def test_gpu_whose_handle_hangs_costs_itself(stub: Path) -> None:
-    facts, status = gathered(stub, NVML_STUB_GPUS="3", NVML_STUB_SLEEP="nvmlDeviceGetHandleByIndex_v2:1")
+    facts, status = gathered(stub, 5.0, NVML_STUB_GPUS="3", NVML_STUB_SLEEP="nvmlDeviceGetHandleByIndex_v2:1")
     first, second, third = gpus_of(facts)
     assert status["state"] == "timed_out"
     assert isinstance(second.uuid, Missing)
@@ -89,8 +94,9 @@ def test_gpu_whose_handle_hangs_costs_itself(stub: Path) -> None:
     assert_whole(third)
 
 
+@pytest.mark.slow
 def test_hang_at_the_start_leaves_nothing_but_its_name(stub: Path) -> None:
-    facts, status = gathered(stub, NVML_STUB_SLEEP="nvmlInitWithFlags")
+    facts, status = gathered(stub, 5.0, NVML_STUB_SLEEP="nvmlInitWithFlags")
     assert isinstance(facts.gpus, Missing)
     assert facts.gpus.reason is Reason.TIMED_OUT
     assert "DeviceGetCount" in status["detail"]

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.probes.test_nvml import plain
+from tests.support.waiting import PATIENCE_S
 from topocheck.model.address import parse_cpulist
 from topocheck.model.base import Missing, Reason
-from topocheck.probes.nvml import words
-from topocheck.probes.nvml.asking import parse_bus_id, parse_words
+from topocheck.probes.nvml import enums as words
 from topocheck.probes.nvml.fabric import parse_fabric
 from topocheck.probes.nvml.fields import parse_field_values
 from topocheck.probes.nvml.probe import cuda_version
+from topocheck.probes.nvml.queries import parse_bus_id, parse_words
 from topocheck.probes.nvml.state import parse_processes
 
 
@@ -112,7 +113,7 @@ def test_cuda_version_is_thousands_and_tens() -> None:
 def binding() -> dict[str, int]:
     """Return the whole numbers that NVIDIA's binding names; read elsewhere, since it must not be loaded here."""
     code = "import json, pynvml; print(json.dumps({n: v for n, v in vars(pynvml).items() if type(v) is int}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     numbers: dict[str, int] = json.loads(done.stdout)
     return numbers
 

@@ -11,7 +11,8 @@ from tests.probes.trees import Link, host_of
 from topocheck.host.base import Host, HostError, RecordedBackend
 from topocheck.model.base import Missing, Reason
 from topocheck.model.pci import PciDevice, PortType
-from topocheck.probes import pci, pci_config
+from topocheck.probes.pci import config as pci_config
+from topocheck.probes.pci import sysfs as pci
 
 ROOT, UP, DOWN, GPU = "0000:17:00.0", "0000:18:00.0", "0000:19:08.0", "0000:1b:00.0"
 PLACES = {

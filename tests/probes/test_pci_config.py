@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.probes.spaces import acs, ats, config_space, pcie
 from topocheck.model.base import Missing, Reason
 from topocheck.model.pci import AcsControl, PortType
-from topocheck.probes import pci_config
+from topocheck.probes.pci import config as pci_config
 
 # Registers of an H100 SXM passed to a guest, as recorded: capabilities 0x40 (power, VFIO leaves the body), 0x48 (MSI),
 # 0x60 (PCIe), 0xb0 (MSI-X); extended ones from 0x100, the first two with the id 0, by which VFIO hides them.

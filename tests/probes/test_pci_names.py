@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topocheck.host.base import Host, HostError
-from topocheck.host.live import LiveBackend
-from topocheck.host.pci_ids import PATHS, find_names, lookup
+from topocheck.host.live.backend import LiveBackend
+from topocheck.host.live.pci_ids import PATHS, find_names, lookup
 from topocheck.model.base import Reason
 
 LIST = b"""\

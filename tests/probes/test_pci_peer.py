@@ -13,7 +13,7 @@ from tests.probes.spaces import acs, ats, config_space, pcie
 from tests.probes.test_pci import DOWN, GPU, LINK_16, PLACES, ROOT, UP, function
 from tests.probes.trees import Link, host_of
 from topocheck.model.pci import AcsControl, PortType
-from topocheck.probes import pci
+from topocheck.probes.pci import sysfs as pci
 
 PORT_NAMES = {
     PortType.ENDPOINT: "Endpoint",
@@ -110,7 +110,7 @@ def test_lspci_reads_the_same_registers(tmp_path: Path) -> None:
 def test_lspci_and_we_see_the_same_functions_here() -> None:
     require_program("lspci")
     from topocheck.host.base import Host
-    from topocheck.host.live import LiveBackend
+    from topocheck.host.live.backend import LiveBackend
 
     devices = pci.read(Host(LiveBackend())).devices
     result = subprocess.run(

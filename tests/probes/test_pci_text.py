@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from topocheck.model.base import Missing, Reason
 from topocheck.model.pci import Bar
-from topocheck.probes import pci_text
+from topocheck.probes.pci import text as pci_text
 
 
 @pytest.mark.parametrize(
@@ -198,3 +198,31 @@ def test_size_is_end_minus_start_plus_one(start: int, size: int, flags: int) -> 
         return  # all zero: unused or hidden
     assert isinstance(answer, tuple)
     assert answer[0].size_bytes == size
+
+
+NONE = "0x0000000000000000 0x0000000000000000 0x0000000000000000"
+WINDOW = "0x0000006000000000 0x00000062ffffffff 0x0000000000102201"
+LOW = "0x00000000d0000000 0x00000000d17fffff 0x0000000000000200"
+PORTS = "0x0000000000003000 0x0000000000003fff 0x0000000000000101"
+
+
+@pytest.mark.parametrize("before", [7, 13])
+def test_the_windows_of_a_bridge_are_its_last_four_rows(before: int) -> None:
+    """Six BARs and the ROM come first, and six more of SR-IOV where the kernel has it: 11 rows, or 17."""
+    text = "\n".join([NONE] * before + [PORTS, LOW, WINDOW, NONE])
+    low, high = pci_text.parse_windows(text)  # type: ignore[misc]
+    assert (low.line, low.size_bytes, low.prefetchable) == (before + 1, 24 << 20, False)
+    assert (high.line, high.size_bytes, high.prefetchable, high.is_64bit) == (before + 2, 12 << 30, True, True)
+
+
+def test_windows_that_are_hidden_are_not_absent() -> None:
+    hidden = "0x0000000000000000 0x0000000000000000 0x0000000000102201"
+    found = pci_text.parse_windows("\n".join([NONE] * 15 + [hidden, NONE]))
+    assert isinstance(found, Missing)
+    assert found.reason is Reason.DENIED
+
+
+@given(st.text(max_size=400))
+def test_any_resource_of_a_bridge_is_read(text: str) -> None:
+    found = pci_text.parse_windows(text)
+    assert isinstance(found, Missing) or all(w.size_bytes > 0 for w in found)

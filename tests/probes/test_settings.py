@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.probes.answers import Answers, host_of
 from topocheck.host.base import Host, HostError
-from topocheck.model.base import Reason
+from topocheck.model.base import Missing, Reason
 from topocheck.model.system import Setting
 from topocheck.probes.settings import in_force, parse_conf, read
 
@@ -44,7 +44,7 @@ def test_environment_then_user_file_then_system_file():
         ("NCCL_IB_HCA", "mlx5_1", "/etc/nccl.conf:4", False),
         ("NCCL_ALGO", "Ring", "/etc/nccl.conf:5", True),
     ]
-    assert facts.conf_files == {"/home/ada/.nccl.conf": "read", "/etc/nccl.conf": "read"}
+    assert facts.conf_files == {"/home/ada/.nccl.conf": (), "/etc/nccl.conf": ()}
     assert facts.raw["/etc/nccl.conf:5"] == "NCCL_ALGO=Ring"
 
 
@@ -65,15 +65,15 @@ def test_nccl_conf_file_replaces_the_one_at_home_and_tilde_is_no_home():
     assert facts.nccl[-1].source == "/data/nccl.conf:1"
     assert "/home/ada/.nccl.conf" not in facts.conf_files
     facts = read(machine({"NCCL_CONF_FILE": "~/nccl.conf"}))
-    assert facts.conf_files["~/nccl.conf"].startswith("not read")
-    assert facts.conf_files["/etc/nccl.conf"] == "absent"
+    assert facts.conf_files["~/nccl.conf"].reason is Reason.NOT_VISIBLE_HERE
+    assert facts.conf_files["/etc/nccl.conf"].reason is Reason.ABSENT
 
 
 def test_status_of_files_that_could_not_be_read():
     facts = read(machine({}, DENIED, HostError(Reason.UNSUPPORTED, "EISDIR")))
     assert facts.conf_files == {
-        "/home/ada/.nccl.conf": "denied",
-        "/etc/nccl.conf": "not read: unsupported: EISDIR",
+        "/home/ada/.nccl.conf": DENIED.missing(),
+        "/etc/nccl.conf": Missing(Reason.UNSUPPORTED, "EISDIR"),
     }
 
 
@@ -104,7 +104,7 @@ def test_carriage_return_is_told():
 
 def test_neighbours_and_nothing_of_the_terminal():
     facts = read(machine({"CUDA_VISIBLE_DEVICES": "0,1", "RANK": "3", "LANG": "C", "NCCL_DEBUG": "INFO"}))
-    assert [s.name for s in facts.neighbours] == ["CUDA_VISIBLE_DEVICES", "RANK"]
+    assert [s.name for s in facts.related] == ["CUDA_VISIBLE_DEVICES", "RANK"]
 
 
 def test_environment_that_cannot_be_read_loses_only_itself():

@@ -2,6 +2,7 @@
 people have made of them: each oddity is named in its test.
 """
 
+import contextlib
 import itertools
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from tests.probes.answers import host_of
 from topocheck.host.base import HostError
 from topocheck.model.base import Reason
-from topocheck.probes import smi_text
-from topocheck.probes.smi_topo import SmiTopoError, parse_matrix, read, to_topology
+from topocheck.model.smi import SmiMatrix
+from topocheck.probes.smi import text as smi_text
+from topocheck.probes.smi.topo import SmiTopoError, parse_matrix, read
 
 LEGEND = """
 Legend:
@@ -62,8 +64,13 @@ def test_escape_before_the_leading_tab():
     assert parse_matrix(moved).cells == TWO_BY_TWO_CELLS
 
 
+def ordered_pairs(matrix: SmiMatrix) -> list[tuple[str, str, str]]:
+    """Return (from, to, class) of every ordered GPU/GPU pair and every GPU -> NIC pair."""
+    return [(a, b, cls) for a, row in matrix.cells.items() if a.startswith("GPU") for b, cls in row.items()]
+
+
 def test_ordered_pairs_of_gpus_and_to_nics():
-    assert to_topology(parse_matrix(TWO_BY_TWO)) == [
+    assert ordered_pairs(parse_matrix(TWO_BY_TWO)) == [
         ("GPU0", "GPU1", "NV4"),
         ("GPU0", "NIC0", "PIX"),
         ("GPU0", "NIC1", "SYS"),
@@ -138,7 +145,7 @@ def test_empty_cpu_affinity_in_raw_tabs_does_not_shift_the_rest():
 
 def test_one_gpu_has_no_pairs():
     m = parse_matrix("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-27\t0\t\tN/A\n" + LEGEND)
-    assert (m.rows, to_topology(m)) == (("GPU0",), [])
+    assert (m.rows, ordered_pairs(m)) == (("GPU0",), [])
 
 
 @pytest.mark.parametrize(
@@ -187,7 +194,7 @@ def test_several_tables_in_one_text():
 
 def test_text_with_p2p_alone():
     m = parse_matrix("$ nvidia-smi topo -p2p p\n        GPU0    GPU1\n GPU0   X       GNS\n GPU1   TNS     X\n")
-    assert (m.kind, m.cells, to_topology(m)) == ("p2p", {}, [])
+    assert (m.kind, m.cells) == ("p2p", {})
     assert m.p2p[0].codes == {"GPU0": {"GPU1": "GNS"}, "GPU1": {"GPU0": "TNS"}}
 
 
@@ -244,7 +251,7 @@ def test_matrix_that_contradicts_itself_is_told():
         ("\n\x1b]0;evil\x07gone\n", 1, "no matrix"),
         ("   GPU0 GPU1\nGPU0 X PIX\nGPU1 X PIX\n", 3, "expected its X below GPU1"),
         ("   GPU0 GPU1 GPU2\nGPU0 X PIX WHAT SYS\nGPU1 PIX X SYS SYS\nGPU2 SYS SYS X SYS", 2, "4 cells"),
-        ("   GPU0 GPU1\nGPU0 X PIX\nGPU1 WHAT X\n", 3, "'WHAT' in row GPU1"),
+        ("GPU0 X PIX\nGPU1 WHAT X\n", 2, "'WHAT' in row GPU1"),
         ("   GPU0 GPU1\nGPU0 X PIX SYS\nGPU1 PIX X SYS\n", 2, "one row for each column"),
         ("   GPU0 mlx5_0\nGPU0 X PIX\nmlx5_0 PIX X\nmlx5_0 PIX X\n", 4, "twice"),
         ("x" * (smi_text.MAX_LINE_CHARACTERS + 1), 1, "longer than"),
@@ -392,3 +399,37 @@ def test_read_says_why_there_is_none():
     assert facts.error.startswith("NVIDIA-SMI has failed")
     with pytest.raises(HostError, match="not_recorded"):
         read(host_of({}))
+
+
+NA = """\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV18\tN/A\tN/A\t0-31\t0\t\tN/A
+GPU1\tNV18\t X \tN/A\tWARP9\t0-31\t0\t\tN/A
+GPU2\tN/A\tN/A\t X \tNV18\t32-63\t1\t\tN/A
+GPU3\tN/A\tERR!\tNV18\t X \t32-63\t1\t\tN/A
+"""
+
+
+def test_cells_without_a_class_cost_themselves_alone():
+    """The rest of the row is read, its affinities included, and the warning names row, column and word."""
+    m = parse_matrix(NA.replace("ERR!", "UNK"))
+    assert m.cells == {
+        "GPU0": {"GPU1": "NV18"},
+        "GPU1": {"GPU0": "NV18"},
+        "GPU2": {"GPU3": "NV18"},
+        "GPU3": {"GPU2": "NV18"},
+    }
+    assert m.cpu_affinity == {"GPU0": "0-31", "GPU1": "0-31", "GPU2": "32-63", "GPU3": "32-63"}
+    assert m.numa_affinity == {"GPU0": "0", "GPU1": "0", "GPU2": "1", "GPU3": "1"}
+    assert any("GPU1" in w and "WARP9 below GPU3" in w for w in m.warnings)
+
+
+def test_a_p2p_table_with_cells_that_are_not_applicable():
+    m = parse_matrix("\tGPU0\tGPU1\tGPU2\nGPU0\tX\tOK\tN/A\nGPU1\tOK\tX\tCNS\nGPU2\tN/A\tCNS\tX\n")
+    assert m.p2p[0].codes == {"GPU0": {"GPU1": "OK"}, "GPU1": {"GPU0": "OK", "GPU2": "CNS"}, "GPU2": {"GPU1": "CNS"}}
+
+
+@given(st.text(alphabet="XNVODESY/APIB0123 \t\nGUC?", max_size=300))
+def test_any_text_is_read_or_refused_with_a_line(text):
+    with contextlib.suppress(SmiTopoError):
+        m = parse_matrix("\tGPU0\tGPU1\n" + text)
+        assert not any(c == "?" for row in m.cells.values() for c in row.values())

@@ -52,7 +52,7 @@ def test_packages_by_the_first_folder_of_the_path():
 def test_only_folders_of_packages_are_listed():
     backend = Answers({"process:": {"sys_path": ["", "/home/ada/secret", "relative/site-packages", SITE, SITE + "/"]}})
     read(Host(backend, "test"))
-    assert [q for q in backend.asked if q.startswith("list:")] == [f"list:{SITE}"]
+    assert [q for q in backend.asked if q.startswith("list:")] == [f"list:{SITE}", "list:/etc/ld.so.conf.d"]
 
 
 def test_of_two_nccl_packages_the_one_for_torchs_cuda_counts():

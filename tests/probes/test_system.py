@@ -125,7 +125,7 @@ def test_without_a_flag_the_names_have_to_do() -> None:
     assert isinstance(power, Missing)
     assert power.reason is Reason.ABSENT
     assert judge("hypervisor", kind="xen") == "Xen"
-    assert judge("hypervisor", version="Linux version 5.15.90.1-microsoft-standard-WSL2") == "Microsoft"
+    assert judge("hypervisor", version="Linux version 5.15.90.1-microsoft-standard-WSL2") == "WSL"
 
 
 def test_every_hypervisor_row_has_a_source() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from topocheck.host.base import Answer, Backend, Host, HostError, key
-from topocheck.host.live import LiveBackend
+from topocheck.host.live.backend import LiveBackend
 
 
 class Link(str):

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.renew import RENEW
 from topocheck.checks import all_checks
+from topocheck.cli.checks_page import checks_page
 from topocheck.policy.load import parse
 from topocheck.policy.types import CheckPolicy, Expect, Policy
-from topocheck.render.checks_page import checks_page
 from topocheck.render.formats import FORMATS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,8 +30,7 @@ def test_names_every_check_with_its_explanation() -> None:
 
 
 def test_committed_page_is_what_the_registry_makes() -> None:
-    renew = "python -m topocheck.render.checks_page > docs/checks.md"
-    assert (DOCS / "checks.md").read_text() == checks_page(all_checks()), f"renew it: {renew}"
+    assert (DOCS / "checks.md").read_text() == checks_page(all_checks()), f"renew it: {RENEW}"
 
 
 def test_names_the_thresholds_of_a_check() -> None:

@@ -8,8 +8,8 @@ import topocheck
 from tests.machines.builder import machine
 from topocheck.knowledge.nccl import TABLE_VERSION
 from topocheck.pipeline import Report, build_report
-from topocheck.render.document import report_document
 from topocheck.render.page import Style
+from topocheck.render.report_json import report_document
 from topocheck.render.text import report_text
 
 HGX = "hgx_h100_cx7"
@@ -37,7 +37,7 @@ def test_bounds_of_eight_h100_on_nvswitches() -> None:
 def test_a_malformed_topology_file_is_told_first() -> None:
     m = machine(HGX, environment={"NCCL_TOPO_FILE": "/opt/t.xml"}, files={"/opt/t.xml": "<system"})
     report = build_report(m.host())
-    assert "its init would end: /opt/t.xml: line 1" in section(report)
+    assert "ncclCommInitRank would fail: /opt/t.xml: line 1" in section(report)
     assert report_document(report, topocheck.__version__).nccl.fatal.startswith("/opt/t.xml")
 
 
@@ -46,7 +46,7 @@ def test_nvls_that_cannot_be_told_is_null_with_its_reason() -> None:
     doc = report_document(report, topocheck.__version__).nccl
     assert doc.nvls is None
     assert "nvls" in doc.missing
-    assert "unknown: whether the driver offers multicast is not known" in section(report)
+    assert "not known: whether the driver offers multicast is not known" in section(report)
 
 
 @pytest.mark.parametrize("name", ["no_pci", "mi300x_x8"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from topocheck.checks.outcome import Outcome
 from topocheck.checks.registry import CheckResult
+from topocheck.checks.result import Outcome
 from topocheck.model.base import Finding, State
 from topocheck.policy.types import Policy
 from topocheck.render.checks import sum_up

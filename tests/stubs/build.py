@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import require_program
+from tests.support.waiting import PATIENCE_S
 
 _HERE = Path(__file__).parent
 _REPOSITORY = _HERE.parent.parent
@@ -20,7 +21,7 @@ def build_library(source: str, folder: Path, name: str, *flags: str) -> Path:
     require_program("gcc")
     folder.mkdir(parents=True, exist_ok=True)
     argv = ["gcc", "-Wall", "-Wextra", "-Werror", "-O0", "-shared", "-fPIC", *flags]
-    subprocess.run([*argv, "-o", str(folder / name), str(_HERE / source)], check=True, timeout=60)
+    subprocess.run([*argv, "-o", str(folder / name), str(_HERE / source)], check=True, timeout=PATIENCE_S)
     return folder
 
 
@@ -32,7 +33,7 @@ def run_python(code: str, *args: str, libraries: Path, **variables: str) -> subp
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         stdin=subprocess.DEVNULL,
     )
@@ -40,12 +41,12 @@ def run_python(code: str, *args: str, libraries: Path, **variables: str) -> subp
 
 _ASK = """
 import json, sys
-from topocheck.host import cuda_calls, nvml_calls
+from topocheck.host.live import cuda, nvml
 from topocheck.host.base import HostError
 out = []
 for kind, call, *args in json.loads(sys.argv[1]):
     try:
-        out.append({"answer": {"nvml": nvml_calls, "cuda": cuda_calls}[kind].ask(call, *args)})
+        out.append({"answer": {"nvml": nvml, "cuda": cuda}[kind].ask(call, *args)})
     except HostError as e:
         out.append({"reason": e.reason.value, "detail": e.detail})
 print(json.dumps(out))
@@ -53,7 +54,7 @@ print(json.dumps(out))
 
 
 def ask_all(questions: list[list[Any]], libraries: Path, **variables: str) -> list[dict[str, Any]]:
-    """Put questions ([kind, call, *args]) to nvml_calls and cuda_calls in one process; return what came back."""
+    """Put questions ([kind, call, *args]) to NVML and CUDA in one process; return what came back."""
     done = run_python(_ASK, json.dumps(questions), libraries=libraries, **variables)
     assert done.returncode == 0, done.stderr
     answers: list[dict[str, Any]] = json.loads(done.stdout)

@@ -10,20 +10,20 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import require_program
+from tests.support.waiting import PATIENCE_S, until
 
 _PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
 SUBNET = "10.77.0"
 
 
 def _do(*argv: str) -> None:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=20, env={"PATH": _PATH})
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env={"PATH": _PATH})
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
@@ -45,10 +45,18 @@ class Hosts:
     def address(self, i: int) -> str:
         return f"{SUBNET}.{i}"
 
-    def up(self, mbit_s: list[int]) -> None:
+    def up(self, mbit_s: list[int], leaves: list[int] | None = None, spine_mbit_s: int = 0) -> None:
+        """Bring hosts up; `leaves` gives each its bridge, 0 or 1, joined by a link of `spine_mbit_s`."""
+        on = leaves or [0] * self.n
         _do("ip", "netns", "add", self.switch)
-        _do("ip", "-n", self.switch, "link", "add", "br0", "type", "bridge")
-        _do("ip", "-n", self.switch, "link", "set", "br0", "up")
+        for leaf in sorted(set(on)):
+            _do("ip", "-n", self.switch, "link", "add", f"br{leaf}", "type", "bridge")
+            _do("ip", "-n", self.switch, "link", "set", f"br{leaf}", "up")
+        if len(set(on)) > 1:
+            _do("ip", "-n", self.switch, "link", "add", "up0", "type", "veth", "peer", "name", "up1")
+            for leaf in (0, 1):
+                _do("ip", "-n", self.switch, "link", "set", f"up{leaf}", "master", f"br{leaf}", "up")
+                self.limit(self.switch, f"up{leaf}", spine_mbit_s)
         for i, rate in enumerate(mbit_s, 1):
             space = self.space(i)
             _do("ip", "netns", "add", space)
@@ -59,7 +67,7 @@ class Hosts:
             lines = [f"{self.address(k)} {self.name(k)}" for k in range(1, self.n + 1)]
             (names / "hosts").write_text("127.0.0.1 localhost\n" + "\n".join(lines) + "\n")
             _do("ip", "-n", self.switch, "link", "add", f"p{i}", "type", "veth", "peer", "name", "eth0", "netns", space)
-            _do("ip", "-n", self.switch, "link", "set", f"p{i}", "master", "br0", "up")
+            _do("ip", "-n", self.switch, "link", "set", f"p{i}", "master", f"br{on[i - 1]}", "up")
             _do("ip", "-n", space, "addr", "add", f"{self.address(i)}/24", "dev", "eth0")
             _do("ip", "-n", space, "link", "set", "lo", "up")
             _do("ip", "-n", space, "link", "set", "eth0", "up")
@@ -68,8 +76,13 @@ class Hosts:
     def shape(self, i: int, mbit_s: int) -> None:
         """Limit what host i sends and receives."""
         for space, device in ((self.space(i), "eth0"), (self.switch, f"p{i}")):
-            tbf = ["tbf", "rate", f"{mbit_s}mbit", "burst", "64kb", "latency", "50ms"]
-            _do("tc", "-n", space, "qdisc", "replace", "dev", device, "root", *tbf)
+            self.limit(space, device, mbit_s)
+
+    @staticmethod
+    def limit(space: str, device: str, mbit_s: int) -> None:
+        """Limit what a device of a namespace sends."""
+        tbf = ["tbf", "rate", f"{mbit_s}mbit", "burst", "64kb", "latency", "50ms"]
+        _do("tc", "-n", space, "qdisc", "replace", "dev", device, "root", *tbf)
 
     def cut(self, i: int) -> None:
         _do("ip", "-n", self.space(i), "link", "set", "eth0", "down")
@@ -103,15 +116,15 @@ class Hosts:
 
 
 @contextlib.contextmanager
-def hosts(mbit_s: list[int]) -> Iterator[Hosts]:
-    """Bring hosts up with these rates; skips where namespaces or shaping are not to be had."""
+def hosts(mbit_s: list[int], leaves: list[int] | None = None, spine_mbit_s: int = 0) -> Iterator[Hosts]:
+    """Bring hosts up with these rates, on one bridge or two; skips where namespaces or shaping are not to be had."""
     require_program("ip", "tc")
     if os.geteuid() != 0:
         pytest.skip("network namespaces are made as root")
     made = Hosts(len(mbit_s))
     try:
         try:
-            made.up(mbit_s)
+            made.up(mbit_s, leaves, spine_mbit_s)
         except RuntimeError as e:
             if os.environ.get("TOPOCHECK_REQUIRE_SERVICES") == "1":
                 raise
@@ -121,31 +134,27 @@ def hosts(mbit_s: list[int]) -> Iterator[Hosts]:
         made.down()
 
 
-PAIRS = ("-c", "from topocheck.cli.main import main; main()", "bw", "--pairs", "nodes", "--format", "json", "--seconds")
+PAIRS = ("-c", "from topocheck.cli.main import main; main()", "network", "bw", "--format", "json", "--seconds")
 """Python's arguments for a tournament over TCP that rank 0 prints as JSON; the seconds follow."""
 
 
 def tournament(
-    made: Hosts, folder: Path, *, seconds: float = 0.5, cut: int = 0, timeout_s: float = 120
+    made: Hosts, folder: Path, *, seconds: float = 0.5, cut: int = 0, fabric: Path | None = None
 ) -> tuple[int, str, str]:
     """Run one tournament over all hosts; returns rank 0's exit status, output and messages.
 
-    `cut` is a host whose link is taken down once the second round has begun.
+    `cut` is a host whose link is taken down once the second round has begun; `fabric` a dump given to all ranks.
     """
-    argv = [sys.executable, *PAIRS, str(seconds)]
+    argv = [sys.executable, *PAIRS, str(seconds), *(["--fabric", str(fabric)] if fabric else [])]
     running = [made.start(i, argv, 23456, folder) for i in range(1, made.n + 1)]
     try:
-        end = time.monotonic() + timeout_s
-        while cut and "round 1" not in (folder / "err1").read_text():
-            assert time.monotonic() < end, (folder / "err1").read_text()
-            time.sleep(0.05)
         if cut:
-            time.sleep(0.4)
+            until(lambda: "round 1" in (folder / "err1").read_text() or running[0].poll() is not None, "round 1")
             made.cut(cut)
-        status = running[0].wait(max(1.0, end - time.monotonic()))
+        status = running[0].wait(PATIENCE_S)
         if not cut:
             for p in running[1:]:
-                p.wait(20)
+                p.wait(PATIENCE_S)
     finally:
         for p in running:
             p.kill()

@@ -6,6 +6,7 @@ Debian's build lets several slurmd run on one host (`slurmd -N name`). No system
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require_program
+from tests.support.waiting import PATIENCE_S, until
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "munge", "scontrol", "srun")
 _SBIN = {**os.environ, "PATH": os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"}
@@ -33,7 +35,7 @@ class Slurm:
         self.conf = folder / "slurm.conf"
         self.environment = {**_SBIN, "SLURM_CONF": str(self.conf)}
 
-    def run(self, *command: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands against this cluster."""
         return subprocess.run(
             command,
@@ -45,6 +47,17 @@ class Slurm:
             stdin=subprocess.DEVNULL,
         )
 
+    @contextlib.contextmanager
+    def allocation(self, *options: str) -> Iterator[str]:
+        """Hold nodes and return the number of the job."""
+        done = self.run("salloc", "--no-shell", *options)
+        job = next((w for w in done.stderr.split() if w.isdigit()), "")
+        assert job, done.stderr
+        try:
+            yield job
+        finally:
+            self.run("scancel", job)
+
     def node(self, name: str) -> dict[str, str]:
         """Return `State` and `Reason` of a node; the reason is empty where there is none."""
         line = self.run("scontrol", "show", "node", "-o", name).stdout.strip()
@@ -52,17 +65,15 @@ class Slurm:
         state = next((w[6:] for w in line.split() if w.startswith("State=")), "")
         return {"State": state, "Reason": reason}
 
-    def wait(self, name: str, what: str, *, drained: bool, timeout: float = 30) -> dict[str, str]:
-        """Wait until a node is drained, or idle and not drained; return it. Fails with the logs after `timeout` s."""
-        end = time.monotonic() + timeout
-        while True:
+    def wait(self, name: str, what: str, *, drained: bool) -> dict[str, str]:
+        """Wait until a node is drained, or idle and not drained; return it. Fails with the logs."""
+
+        def reached() -> dict[str, str]:
             seen = self.node(name)
             done = "DRAIN" in seen["State"] if drained else seen["State"] == "IDLE"
-            if done:
-                return seen
-            if time.monotonic() > end:
-                pytest.fail(f"{name} is {seen}, expected {what}\n{self.logs()}")
-            time.sleep(0.2)
+            return seen if done else {}
+
+        return until(reached, f"{name} {what}", else_=lambda: f"{self.node(name)}\n{self.logs()}", pause_s=0.2)
 
     def logs(self) -> str:
         """Return the ends of all logs."""
@@ -80,7 +91,7 @@ def slurm_cluster(folder: Path, settings: Mapping[str, str], nodes: tuple[str, .
     cluster = Slurm(folder, nodes)
     cluster.conf.write_text(_conf(folder, settings, nodes))
     started: list[Path] = []
-    with _munge(folder):
+    with munge_daemon(folder):
         try:
             started.append(folder / "slurmctld.pid")
             _start(cluster, "slurmctld", "-c")
@@ -88,7 +99,7 @@ def slurm_cluster(folder: Path, settings: Mapping[str, str], nodes: tuple[str, .
                 started.append(folder / f"{name}.pid")
                 _start(cluster, "slurmd", "-N", name)
             for name in nodes:
-                _until(cluster, name)
+                until(functools.partial(_registered, cluster, name), f"{name} up", else_=cluster.logs, pause_s=0.2)
             yield cluster
         finally:
             cluster.run("scancel", "--state=RUNNING,PENDING", "--user=root")
@@ -98,13 +109,9 @@ def slurm_cluster(folder: Path, settings: Mapping[str, str], nodes: tuple[str, .
                 log.chmod(0o644)
 
 
-def _until(cluster: Slurm, node: str, timeout: float = 30) -> None:
-    """Wait until a node has registered."""
-    end = time.monotonic() + timeout
-    while (state := cluster.node(node)["State"]) in ("", "UNKNOWN") or "*" in state:
-        if time.monotonic() > end:
-            pytest.fail(f"{node} did not come up: {state!r}\n{cluster.logs()}")
-        time.sleep(0.2)
+def _registered(cluster: Slurm, node: str) -> bool:
+    state = cluster.node(node)["State"]
+    return state not in ("", "UNKNOWN") and "*" not in state
 
 
 def _start(cluster: Slurm, program: str, *args: str) -> None:
@@ -116,7 +123,7 @@ def _start(cluster: Slurm, program: str, *args: str) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, cluster.logs()
@@ -146,7 +153,7 @@ def _ended(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def _munge(folder: Path) -> Iterator[None]:
+def munge_daemon(folder: Path) -> Iterator[None]:
     """Run a munged of the cluster's own: its key, socket and pid file are in `folder`, and no other one is touched."""
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
@@ -160,13 +167,10 @@ def _munge(folder: Path) -> Iterator[None]:
         "seed-file": folder / "munge.seed",
     }
     options = [f"--{name}={path}" for name, path in files.items()]
-    subprocess.run(["munged", "--force", *options], check=True, timeout=30, env=_SBIN, capture_output=True)
+    subprocess.run(["munged", "--force", *options], check=True, timeout=PATIENCE_S, env=_SBIN, capture_output=True)
     try:
-        end = time.monotonic() + 15
-        while subprocess.run(["munge", "-n", "-S", str(socket_path)], capture_output=True, check=False).returncode:
-            if time.monotonic() > end:
-                pytest.fail("munged was started and does not answer")
-            time.sleep(0.1)
+        ask = ["munge", "-n", "-S", str(socket_path)]
+        until(lambda: subprocess.run(ask, capture_output=True, check=False).returncode == 0, "an answer of munged")
         yield
     finally:
         _stop(folder / "munge.pid")

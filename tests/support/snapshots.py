@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.machines.builder import machine
-from topocheck.host import snapshot
-from topocheck.host.base import Answer, Host, Recorder
+from tests.support.recorder import Recorder
+from topocheck.host.base import Answer, Host
+from topocheck.host.recording import snapshot
 from topocheck.pipeline import read_node
 from topocheck.probes.registry import PROBE_SET_VERSION
 

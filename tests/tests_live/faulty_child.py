@@ -6,10 +6,10 @@ import ctypes
 import os
 import time
 
-from topocheck.tests_live.child import main
-from topocheck.tests_live.engine_host import HostEngine, HostRow
-from topocheck.tests_live.measure import Progress, UnsupportedRowError
-from topocheck.tests_live.rows import CopyRow
+from topocheck.bandwidth.cases import CopyRow
+from topocheck.tests_live.copies.child import main
+from topocheck.tests_live.copies.host import HostEngine, HostRow
+from topocheck.tests_live.copies.measure import Progress, UnsupportedRowError
 
 
 class FaultyRow(HostRow):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from topocheck.tests_live.child import main
-from topocheck.tests_live.driver_row import DriverRow
-from topocheck.tests_live.engine_driver import DriverEngine
-from topocheck.tests_live.measure import Progress, Sample
-from topocheck.tests_live.rows import CopyRow
+from topocheck.bandwidth.cases import CopyRow
+from topocheck.tests_live.copies.child import main
+from topocheck.tests_live.copies.driver import DriverEngine
+from topocheck.tests_live.copies.driver_copy import DriverRow
+from topocheck.tests_live.copies.measure import Progress, Sample
 
 PLACE = 33_333_333
 

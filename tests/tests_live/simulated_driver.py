@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from topocheck.tests_live.driver_calls import DriverError
+from topocheck.tests_live.copies.driver_calls import DriverError
 
 LATENCY_S = 2e-6
 

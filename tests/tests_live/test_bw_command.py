@@ -13,22 +13,23 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.bandwidth.test_assess import HEALTHY, copy, judge
+from tests.support.waiting import PATIENCE_S
 from tests.tests_live.command_app import APP, ARGV
-from tests.tests_live.test_assess import HEALTHY, copy, judge
+from topocheck.bandwidth.options import Options
+from topocheck.bandwidth.plan import make_plan
 from topocheck.cli.bw_options import training
 from topocheck.model.base import InputError
-from topocheck.model.measurement import BandwidthReport, Fit, FitPiece, Measurement, NotMeasured, Run
+from topocheck.model.measurement import BandwidthReport, Fit, FitSegment, Measurement, NotMeasured, Run
 from topocheck.render.bw import bw_text
 from topocheck.render.bw_curves import bar, fit_lines
 from topocheck.render.bw_data import COLUMNS, bw_csv, bw_json, bw_markdown
 from topocheck.render.page import Page, Style
-from topocheck.tests_live.plan import Options, make_plan
-from topocheck.tests_live.roads import Roads
 from topocheck.tests_live.run import Runner
 from topocheck.topology.types import Topology
 
 
-def run(*args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def run(*args: str, timeout: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*ARGV, *args], capture_output=True, text=True, timeout=timeout, check=False)
 
 
@@ -82,10 +83,7 @@ def test_gloo_run_as_json_kept_and_compared(tmp_path: Path) -> None:
         (("--gradients", "1GB", "--backward", "nan"), "seconds above 0"),
         (("--backward", "1"), "--backward says nothing without --gradients"),
         (("--tolerance", "0.2"), "--tolerance says nothing without --baseline"),
-        (("--way", "tcp"), "--way says nothing without --pairs"),
-        (("--rails",), "--rails says nothing without --pairs"),
-        (("--seconds", "1"), "--seconds says nothing without --pairs"),
-        (("--pairs", "nodes", "--sizes", "1M", "-v"), "--sizes, --verbose: not used with --pairs"),
+        (("--pairs", "GPUs"), "No such option: --pairs"),
         (("--plan", "--format", "csv"), "text, json"),
         (("--plan", "--save", "/tmp/x"), "nothing to keep"),
         (("--save", "/nonexistent/x"), "--save /nonexistent/x: cannot be written: there is no folder /nonexistent"),
@@ -160,7 +158,7 @@ def test_interrupt_keeps_what_was_measured_and_leaves_nothing() -> None:
         if heard.count("measured") == 2:
             raise KeyboardInterrupt
 
-    result = Runner(plan, Roads(Topology()), tell=tell).execute()
+    result = Runner(plan, Topology(), tell=tell).execute()
     assert result.interrupted
     assert len(result.measurements) == 1, "what was measured until then is kept"
     assert [(n.id, n.reason) for n in result.not_measured] == [("broadcast:gloo:2:float32", "interrupted")]
@@ -189,21 +187,22 @@ def test_text_names_what_matters_at_80_columns_without_colour() -> None:
     assert "\x1b" not in text
     for words in (
         "54.4 86%", "397.5 88%", "786.0 87%", "gain of peer access: GPU0 to GPU1 10.6 times (398", "10.0 WRONG",
-        "FAIL bw.wrong-data", "out of time", "Cost model: all_reduce nccl 2 ranks",
+        "FAIL bw.wrong-data", "out of time",
     ):  # fmt: skip
         assert words in text, words
+    assert "Cost model: all_reduce nccl 2 ranks" in bw_text(report(), Style(80, False), verbose=True)
     assert "\x1b[" in bw_text(report(), Style(80, True))
-    assert "Beside what the road can carry" in bw_text(report(), Style(80, False), verbose=True)
+    assert "Measured vs. theoretical" in bw_text(report(), Style(80, False), verbose=True)
 
 
 def test_an_interval_without_an_end_is_no_number() -> None:
     """Times that hardly grow with the size bound beta from below only; the bootstrap then gives any large number."""
-    piece = FitPiece(
+    piece = FitSegment(
         from_bytes=1024, to_bytes=1 << 20, alpha_us=1220.0, beta_gb_s=1.5, alpha_low_us=713.0, alpha_high_us=1410.0,
         beta_low_gb_s=0.8, beta_high_gb_s=6.1e12,
     )  # fmt: skip
     page = Page(Style(120, False))
-    fit_lines(page, Fit(subject="x", rate="busbw", whole=piece))
+    fit_lines(page, Fit(subject="x", rate="busbw", overall=piece))
     assert "alpha 1.22 ms (713 us to 1.41 ms), beta 1.5 GB/s busbw (0.8 or more)" in page.render()
 
 
@@ -233,8 +232,8 @@ def test_no_heading_without_a_row_below_it() -> None:
     sweep = tuple(m for m in report().run.measurements if m.kind == "collective" and m.size_bytes == 1 << 20)
     plain = tuple(msgspec.structs.replace(m, backend="gloo", members=()) for m in sweep)
     text = bw_text(judge(*plain), Style(80, False), verbose=True)
-    assert "Beside what the road" not in text
-    assert "Nothing here has a theory or a baseline to be judged by." in text
+    assert "Measured vs. theoretical" not in text
+    assert "No theoretical limit or baseline for these results." in text
 
 
 def test_an_empty_run_is_no_error() -> None:
@@ -248,7 +247,7 @@ def test_planning_loads_nothing_heavy() -> None:
     argv = [sys.executable, "-c", code, "--plan", "--quick", "--backend", "gloo"]
     out = subprocess.run(argv, capture_output=True, text=True, check=False)
     loaded = set(out.stdout.split())
-    assert "topocheck.tests_live.plan" in loaded, out.stderr
+    assert "topocheck.bandwidth.plan" in loaded, out.stderr
     assert loaded & {"torch", "numpy", "rich", "jinja2", "pydantic", "asyncio", "mpi4py"} == set()
 
 

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+from topocheck.bandwidth.cases import CollectiveRow
+from topocheck.bandwidth.collective_plan import COLLECTIVES
+from topocheck.bandwidth.costs import busbw_factor
 from topocheck.model.measurement import Measurement, NotMeasured
-from topocheck.tests_live import collect
-from topocheck.tests_live.collect import Ranks, run_collectives
-from topocheck.tests_live.collective_costs import busbw_factor
-from topocheck.tests_live.plan_collectives import COLLECTIVES
-from topocheck.tests_live.rows import CollectiveRow
-from topocheck.tests_live.shared_memory import SHM_PER_RANK, shared_memory_problem
+from topocheck.tests_live.launch.ranks import Ranks, run_collectives
+from topocheck.tests_live.launch.shared_memory import SHM_PER_RANK, shared_memory_problem
 
 pytestmark = pytest.mark.torch
-pytest.importorskip("torch", reason="needs torch (the [bw] extra)")
 
 
 def row(name: str = "all_reduce", ranks: int = 2, sizes: tuple[int, ...] = (1024,), **more: object) -> CollectiveRow:
@@ -96,22 +93,19 @@ LONG = {"samples_min": 500, "samples_max": 500, "budget_s": 60.0}
 
 def test_a_killed_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     send_at_first_sample(monkeypatch, signal.SIGKILL, 1)
-    results = list(run_collectives((row(**LONG),), quiet_s=20.0))
+    results = list(run_collectives((row(**LONG),), quiet_s=60.0))
     (r,) = results
     assert isinstance(r, NotMeasured)
     assert r.required
     assert "rank 1" in r.reason
-    # Which of the two is known depends on whether torch's launcher saw this rank or the other one end first.
-    assert "SIGKILL" in r.reason or "without a word" in r.reason
+    assert "SIGKILL" in r.reason
     assert "all_reduce 1 KiB" in r.reason
     assert r.next_step
 
 
 def test_a_stopped_rank_is_named_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     send_at_first_sample(monkeypatch, signal.SIGSTOP, 1)
-    begun = time.monotonic()
-    (r,) = list(run_collectives((row(**LONG),), quiet_s=6.0))
-    assert time.monotonic() - begun < 60
+    (r,) = list(run_collectives((row(**LONG),), quiet_s=30.0))
     assert isinstance(r, NotMeasured)
     assert "rank 1" in r.reason
     assert "stopped by a signal" in r.reason
@@ -119,24 +113,10 @@ def test_a_stopped_rank_is_named_and_ended(monkeypatch: pytest.MonkeyPatch) -> N
     assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
 
 
-def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        s.listen()
-        port = s.getsockname()[1]
-        world = collect.World(launcher="torchrun", rank=0, size=2, local_rank=0, address="127.0.0.1", port=port)
-        (r,) = list(run_collectives((row(),), world=world, quiet_s=30.0, join_s=30.0))
-    assert isinstance(r, NotMeasured)
-    assert r.required
-    assert "in use" in r.reason
-    assert str(port) in r.reason
-    assert "MASTER_PORT" in r.next_step
-
-
 def test_no_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no module named torch')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.getcwd()}")
-    (r,) = list(run_collectives((row(),), quiet_s=20.0, join_s=20.0))
+    (r,) = list(run_collectives((row(),), quiet_s=PATIENCE_S, join_s=PATIENCE_S))
     assert isinstance(r, NotMeasured)
     assert "pip install 'topocheck-gpu[bw]'" in r.reason
 
@@ -147,8 +127,10 @@ def test_full_shared_memory_is_seen_before_anything_hangs(tmp_path: Path) -> Non
     text = shared_memory_problem(int(ranks), {"nccl"}, str(tmp_path))
     assert text.startswith(f"{tmp_path} has ")
     assert "ranks need" in text
-    assert shared_memory_problem(1, {"gloo"}, str(tmp_path)) == ""
-    assert "cannot be used" in shared_memory_problem(1, {"gloo"}, str(tmp_path / "absent"))
+    assert shared_memory_problem(1, {"mpi"}, str(tmp_path)) == ""
+    assert "cannot be used" in shared_memory_problem(1, {"mpi"}, str(tmp_path / "absent"))
+    # Gloo keeps nothing there, nor do ranks that are started here.
+    assert shared_memory_problem(1, {"gloo"}, str(tmp_path / "absent")) == ""
 
 
 @pytest.mark.service
@@ -160,15 +142,20 @@ def test_a_really_full_dev_shm_ends_with_a_message() -> None:
 
     require_program("unshare", "mount")
     code = (
-        "from topocheck.tests_live.collect import run_collectives\n"
+        "from topocheck.tests_live.launch.ranks import run_collectives\n"
         "from tests.tests_live.test_collectives import row\n"
-        "print(*[(r.required, r.reason, r.next_step) for r in run_collectives((row(),))], sep='\\n')\n"
+        "import msgspec\n"
+        "print(*[m.verified for m in run_collectives((row(),))])\n"
+        "nccl = msgspec.structs.replace(row(), backend='nccl')\n"
+        "print(*[(r.required, r.reason, r.next_step) for r in run_collectives((nccl,))])\n"
     )
     shell = 'mount -t tmpfs -o size=64k tmpfs /dev/shm && head -c 64k /dev/zero > /dev/shm/full; exec "$@"'
     argv = ["unshare", "--mount", "sh", "-c", shell, "sh", sys.executable, "-c", code]
-    out = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    out = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     if "unshare" in out.stderr or "mount:" in out.stderr:
         pytest.skip(f"cannot mount here: {out.stderr.strip()[:100]}")
-    assert "/dev/shm has 0.0 MB free" in out.stdout
-    assert "--shm-size" in out.stdout
-    assert out.stdout.startswith("(True,")
+    over_gloo, over_nccl = out.stdout.splitlines()
+    assert over_gloo == "True"
+    assert "/dev/shm has 0.0 MB free" in over_nccl
+    assert "--shm-size" in over_nccl
+    assert over_nccl.startswith("(True,")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.tests_live.simulated_driver import LATENCY_S, SimulatedDriver
-from topocheck.tests_live.driver_calls import DriverError
-from topocheck.tests_live.engine_driver import DriverEngine
-from topocheck.tests_live.measure import UnsupportedRowError, run_row
-from topocheck.tests_live.rows import HOST, CopyRow, Transfer
+from topocheck.bandwidth.cases import HOST, CopyRow, Transfer
+from topocheck.tests_live.copies.driver import DriverEngine
+from topocheck.tests_live.copies.driver_calls import DriverError
+from topocheck.tests_live.copies.measure import UnsupportedRowError, run_row
 
 A, B = "0000:06:00.0", "0000:07:00.0"
 MIB = 1 << 20
@@ -129,6 +129,7 @@ def test_pageable_memory_is_never_behind_a_gate() -> None:
     assert "cuMemcpyHtoDAsync" in driver.calls
     assert "cuStreamWaitValue32" not in driver.calls
     assert "pageable" in m.allocator
+    assert m.pageable
     m = run_row(e, row("d2h", (A, HOST, A), pageable=True), lambda call: None)
     assert m.verified is True
 

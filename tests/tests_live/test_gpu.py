@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S, until
 from tests.tests_live.command_app import ARGV
+from topocheck.bandwidth.cases import HOST, CollectiveRow, CopyRow, Transfer
 from topocheck.model.measurement import Measurement, NotMeasured
-from topocheck.tests_live.rows import HOST, CollectiveRow, CopyRow, Transfer
-from topocheck.tests_live.supervise import run_group
+from topocheck.tests_live.copies.supervisor import run_group
 
 pytestmark = pytest.mark.gpu
 MIB = 1 << 20
@@ -33,7 +34,7 @@ def devices() -> tuple[str, ...]:
         "for i in range(d.cuDeviceGetCount()[1]):\n"
         "    print(d.cuDeviceGetPCIBusId(32, d.cuDeviceGet(i)[1])[1].split(b'\\0')[0].decode().lower())\n"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     return tuple(out.stdout.split()) if out.returncode == 0 else ()
 
 
@@ -49,7 +50,9 @@ def row(kind: str, *ends: tuple[str, str, str], size: int = 64 * MIB, **more: An
     return CopyRow(id=f"{kind} {ends} {size} {more}", kind=kind, transfers=ts, size_bytes=size, **fields)
 
 
-def measure(*rows: CopyRow, group: str = "driver", module: str = "topocheck.tests_live.child") -> list[Measurement]:
+def measure(
+    *rows: CopyRow, group: str = "driver", module: str = "topocheck.tests_live.copies.child"
+) -> list[Measurement]:
     ends = {e for r in rows for t in r.transfers for e in (t.source, t.destination)} - {HOST}
     out = list(run_group(group, rows, tuple(sorted(ends)), listen=lambda *a: None, module=module))
     assert [r for r in out if isinstance(r, NotMeasured)] == []
@@ -133,8 +136,8 @@ def test_a_stopped_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import signal
 
     (a, *_) = need(1)
-    monkeypatch.setattr("topocheck.tests_live.supervise.row_deadline_s", lambda r: 6.0)
-    from topocheck.tests_live.supervise import start_child
+    monkeypatch.setattr("topocheck.tests_live.copies.supervisor.row_deadline_s", lambda r: 6.0)
+    from topocheck.tests_live.copies.supervisor import start_child
 
     child = start_child("driver")
     stopped: list[str] = []
@@ -142,7 +145,7 @@ def test_a_stopped_engine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def listen(kind: str, r: CopyRow | None, words: str) -> None:
         if kind == "at" and words.startswith("sample") and not stopped:
             stopped.append(words)
-            os.kill(child.process.pid, signal.SIGSTOP)
+            os.kill(child.pid, signal.SIGSTOP)
 
     (n,) = list(run_group("driver", (row("h2d", (HOST, a, a)),), (a,), listen=listen, child=child))
     assert isinstance(n, NotMeasured)
@@ -167,6 +170,12 @@ def test_quick_run_of_all_pairs_on_two_gpus_ends_within_three_seconds(tmp_path: 
     assert wall < 3.0, f"{wall:.2f} s, of which the run {doc['wall_s']:.2f} s"
 
 
+def busy(gpu: str) -> bool:
+    argv = ["nvidia-smi", "-i", gpu, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    said = subprocess.run(argv, check=False, capture_output=True, text=True).stdout.strip()
+    return said.isdigit() and int(said) > 90
+
+
 def test_a_busy_gpu_is_refused_and_then_reported(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs torch (the [bw] extra)")
     (a, *_) = need(1)
@@ -182,7 +191,7 @@ def test_a_busy_gpu_is_refused_and_then_reported(tmp_path: Path) -> None:
     try:
         assert load.stdout is not None
         assert load.stdout.readline().strip() == "busy"
-        time.sleep(2)
+        until(lambda: busy(a), "the load to be seen", pause_s=0.2)
         argv = [*ARGV, "--quick", "--gpus", a, "--format", "json"]
         refused = subprocess.run(argv, check=False, capture_output=True, text=True)
         assert refused.returncode == 3
@@ -200,8 +209,8 @@ def test_a_busy_gpu_is_refused_and_then_reported(tmp_path: Path) -> None:
 
 def test_nccl_is_exact_in_every_collective_and_graphs_are_faster() -> None:
     pytest.importorskip("torch", reason="needs torch (the [bw] extra)")
-    from topocheck.tests_live.collect import run_collectives
-    from topocheck.tests_live.plan_collectives import COLLECTIVES
+    from topocheck.bandwidth.collective_plan import COLLECTIVES
+    from topocheck.tests_live.launch.ranks import run_collectives
 
     a, b, *_ = need(2)
     rows = tuple(
@@ -236,7 +245,7 @@ def test_a_stopped_rank_of_nccl_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     import signal
 
     from tests.tests_live.test_collectives import send_at_first_sample
-    from topocheck.tests_live.collect import run_collectives
+    from topocheck.tests_live.launch.ranks import run_collectives
 
     a, b, *_ = need(2)
     send_at_first_sample(monkeypatch, signal.SIGSTOP, 1)

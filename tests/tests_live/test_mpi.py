@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from tests.conftest import require_program
+from topocheck.bandwidth.cases import CollectiveRow
+from topocheck.bandwidth.collective_plan import COLLECTIVES
+from topocheck.bandwidth.costs import busbw_factor
 from topocheck.model.measurement import Measurement, NotMeasured
-from topocheck.tests_live import mpi
-from topocheck.tests_live.collective_costs import busbw_factor
-from topocheck.tests_live.plan_collectives import COLLECTIVES
-from topocheck.tests_live.rows import CollectiveRow
+from topocheck.tests_live.collectives import mpi
 
 
 def row(name: str, ranks: int) -> CollectiveRow:
@@ -59,10 +59,10 @@ def test_a_rank_of_mpi_that_fails_says_why() -> None:
 
 
 def test_without_mpirun_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("topocheck.tests_live.collectives.mpi.find_program", lambda name: None)
     (n,) = mpi.run_mpi((row("all_reduce", 2),))
     assert isinstance(n, NotMeasured)
-    assert "mpirun is not on the PATH" in n.reason or "mpi4py" in n.reason
+    assert "mpirun was not found" in n.reason or "mpi4py" in n.reason
     assert n.required, "MPI was asked for by name"
 
 

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import require_program
+from topocheck.bandwidth.cases import CollectiveRow
+from topocheck.bandwidth.collective_plan import COLLECTIVES
+from topocheck.bandwidth.collective_sizes import DTYPES
 from topocheck.model.measurement import Measurement
-from topocheck.tests_live import nccl_direct
-from topocheck.tests_live.collective_ops import DTYPES, variants
-from topocheck.tests_live.nccl_direct import Communicator, NcclError, NcclMissingError, load, unique_id
-from topocheck.tests_live.plan_collectives import COLLECTIVES
-from topocheck.tests_live.rows import CollectiveRow
+from topocheck.tests_live.collectives import nccl as nccl_direct
+from topocheck.tests_live.collectives.nccl import Communicator, NcclError, NcclMissingError, load, unique_id
+from topocheck.tests_live.collectives.ops import variants
 
 STREAM, SEND, RECV = 0x51, 0x100, 0x200
 TAIL = "0xc0 0x51"  # the communicator and the stream, which end every call
@@ -202,8 +203,8 @@ def real_torch() -> Iterator[Any]:
 
 def sweep(torch: FakeTorch, name: str, modes: tuple[str, ...]) -> list[Measurement]:
     """Sweep one collective of one rank at 4096 bytes; Gloo stands for torch's own NCCL group."""
-    from topocheck.tests_live.nccl_timing import connect
-    from topocheck.tests_live.rank_sweep import Sweep
+    from topocheck.tests_live.collectives.nccl_timing import connect
+    from topocheck.tests_live.collectives.sweep import Sweep
 
     calls: list[tuple[str, dict[str, Any]]] = []
     events = SimpleNamespace(
@@ -283,7 +284,7 @@ def test_where_nccl_cannot_be_loaded_torch_is_measured_and_a_note_says_so(real_t
 
 @pytest.mark.torch
 def test_a_stream_that_never_empties_is_given_up(lib: ctypes.CDLL, path: Path, real_torch: Any) -> None:
-    from topocheck.tests_live.nccl_timing import connect
+    from topocheck.tests_live.collectives.nccl_timing import connect
 
     torch = FakeTorch(real_torch, path.parents[3] / "torch" / "__init__.py")
     world = torch.distributed.group.WORLD

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.waiting import PATIENCE_S
+from topocheck.bandwidth.cases import parse_size
+from topocheck.bandwidth.stats import is_stable, median, quantile, sample_until_stable, spread
 from topocheck.model.units import size_text
-from topocheck.tests_live.pattern import BLOCK, Pattern, wipe
-from topocheck.tests_live.rows import parse_size
-from topocheck.tests_live.stats import is_stable, median, quantile, sample_until_stable, spread
+from topocheck.tests_live.copies.pattern import BLOCK, Pattern, wipe
 
 SIZE = 3 * BLOCK + 12345
 PATTERN = Pattern("seed")
@@ -28,7 +29,7 @@ def _buffer() -> tuple[ctypes.Array[ctypes.c_char], int]:
     return b, p
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(at=st.integers(0, SIZE - 1), bit=st.integers(0, 7))
 def test_any_flipped_bit_is_found_at_its_place(at: int, bit: int) -> None:
     buffer, pointer = _buffer()
@@ -45,7 +46,7 @@ def test_sharing_among_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     buffer, pointer = _buffer()
     alone = buffer.raw
     threads: set[int] = set()
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=PATIENCE_S)
 
     def moved(to: int, source: int, count: int, real: Callable[..., int] = ctypes.memmove) -> int:
         if threading.get_ident() not in threads:
@@ -53,7 +54,7 @@ def test_sharing_among_threads_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
             both.wait()  # without a second thread at work this gives up
         return real(to, source, count)
 
-    monkeypatch.setattr("topocheck.tests_live.pattern._SHARE", BLOCK)
+    monkeypatch.setattr("topocheck.tests_live.copies.pattern._SHARE", BLOCK)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(ctypes, "memmove", moved)
     wipe(pointer, 0x5A, SIZE)
@@ -86,7 +87,6 @@ def test_all_zero_and_cleared_buffers_are_wrong_nearly_everywhere() -> None:
         assert wrong > 0.99 * SIZE
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40))
 def test_median_and_quantiles_agree_with_the_standard_library(values: list[float]) -> None:
     import statistics

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import require_program
-from topocheck.tests_live.ranks import LaunchError, detect, first_host, free_port, port_from
+from tests.support.slurm import free_ports
+from tests.support.waiting import PATIENCE_S
+from topocheck.tests_live.launch.world import LaunchError, detect, ports_from
 
 
 def test_torchrun() -> None:
@@ -20,8 +22,32 @@ def test_torchrun() -> None:
     world = detect(env)
     assert world is not None
     assert (world.launcher, world.rank, world.size, world.local_rank) == ("torchrun", 3, 16, 1)
-    assert (world.address, world.port) == ("n1", 29500)
-    assert world.environment() == env
+    assert (world.address, world.ports) == ("n1", (29500,))
+    assert world.environment() == {n: env[n] for n in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+
+
+def test_torchruns_agent_has_the_port_already() -> None:
+    agent = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "n1"}
+    agent |= {"MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "77", "TORCHELASTIC_RESTART_COUNT": "0"}
+    world = detect(agent)
+    assert world is not None
+    assert (world.address, world.local_size) == ("n1", 2)
+    assert 29500 not in world.ports
+    assert len(world.ports) == len(set(world.ports)) > 1
+    other = detect(agent | {"TORCHELASTIC_RUN_ID": "78"})
+    assert other is not None
+    assert (other.job, other.ports) != (world.job, world.ports)
+    # Started anew by its agent, a rank meets the others where they look for it.
+    assert detect(agent | {"TORCHELASTIC_RESTART_COUNT": "1"}) == world
+
+
+def test_ranks_of_one_node_meet_over_loopback() -> None:
+    env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
+    slurm = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "n1"}
+    for one in (env, slurm | {"SLURM_STEP_NUM_NODES": "1"}):
+        world = detect(one)
+        assert world is not None
+        assert (world.address, world.local_size) == ("127.0.0.1", 2)
 
 
 def test_srun_step_and_not_the_batch_script() -> None:
@@ -32,7 +58,11 @@ def test_srun_step_and_not_the_batch_script() -> None:
     world = detect(step)
     assert world is not None
     assert (world.launcher, world.rank, world.size, world.address) == ("slurm", 5, 8, "gpu-003")
-    assert world.port == port_from("77.0")
+    assert world.job == "slurm/77.0"
+    assert world.ports == ports_from("slurm/77.0")
+    named = detect(step | {"MASTER_PORT": "1234"})
+    assert named is not None
+    assert named.ports == (1234,)
     # What a batch script sees before it runs srun: tasks were allocated and none was started.
     assert detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"}) is None
     # A step of one task (an interactive shell) is no group of ranks.
@@ -64,6 +94,9 @@ def test_nothing_and_one_rank_are_no_launcher() -> None:
         {"RANK": "x", "WORLD_SIZE": "2"},
         {"RANK": "5", "WORLD_SIZE": "2"},
         {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "http"},
+        {"RANK": "\u00b2", "WORLD_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "2" * 5000},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
     ],
 )
 def test_contradictions_are_told(env: dict[str, str]) -> None:
@@ -76,7 +109,11 @@ def test_contradictions_are_told(env: dict[str, str]) -> None:
     [("n1", "n1"), ("n[1-2]", "n1"), ("a1,b[2-9]", "a1"), ("gpu-[003,005-007]-ib", "gpu-003-ib"), ("", "")],
 )
 def test_first_host(nodes: str, first: str) -> None:
-    assert first_host(nodes) == first
+    world = detect(
+        {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": nodes}
+    )
+    assert world is not None
+    assert world.address == first
 
 
 @given(st.dictionaries(st.sampled_from(["RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID",
@@ -91,63 +128,34 @@ def test_detect_raises_nothing_else(env: dict[str, str]) -> None:
 
 
 def test_ports_are_the_same_for_all_ranks_and_below_the_ephemeral_ones() -> None:
-    assert port_from("77.0") == port_from("77.0")
-    assert all(20000 <= port_from(str(n)) < 30000 for n in range(200))
-
-
-GATHER = (
-    "import os,sys\n"
-    "from topocheck.tests_live.ranks import detect_here, gather\n"
-    "w = detect_here()\n"
-    "if w.rank == 2 and 'ABSENT' in os.environ: sys.exit(0)\n"
-    "g = gather(bytes([w.rank]) * 3_000_000, w, float(os.environ.get('DEADLINE', '60')))\n"
-    "if g: print({r: (len(p), p[0]) for r, p in g.payloads.items()}, g.missing)\n"
-)
-
-
-@pytest.mark.torch
-def test_gather_gives_rank_0_every_payload_and_names_who_did_not_come() -> None:
-    pytest.importorskip("torch", reason="needs torch (the [bw] extra)")
-    port = free_port()
-    base = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE="3")
-    for extra, expected in (
-        ({"ABSENT": "1", "DEADLINE": "8"}, "{0: (3000000, 0), 1: (3000000, 1)} {2: 'rank 2 sent nothing within 8 s'}"),
-    ):
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-c", GATHER],
-                env=base | extra | {"RANK": str(r)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for r in range(3)
-        ]
-        outs = [p.communicate(timeout=90) for p in ranks]
-        assert outs[0][0].strip() == expected, outs[0][1][-500:]
+    assert ports_from("77.0") == ports_from("77.0")
+    # /proc/sys/net/ipv4/ip_local_port_range begins at 32768.
+    assert all(20000 <= p < 30000 for n in range(200) for p in ports_from(str(n)))
 
 
 JOIN = (
     "import sys\n"
-    "from topocheck.tests_live.ranks import detect_here, meet\n"
-    "from topocheck.tests_live.collect import run_collectives\n"
-    "from topocheck.tests_live.rows import CollectiveRow\n"
+    "from topocheck.tests_live.launch.world import detect_here\n"
+    "from topocheck.tests_live.launch.rendezvous import join\n"
+    "from topocheck.tests_live.launch.ranks import run_collectives\n"
+    "from topocheck.bandwidth.cases import CollectiveRow\n"
     "w = detect_here()\n"
     "row = CollectiveRow(id='r', collective='all_reduce', backend='gloo', ranks=w.size, sizes_bytes=(4096,),\n"
     "    samples_min=2, samples_max=2, budget_s=0.1)\n"
-    "for m in run_collectives((row,), world=w, quiet_s=40, join_s=60):\n"
-    "    print('rank', w.rank, m.id, getattr(m, 'verified', m), flush=True)\n"
+    "with join(w, 'test', 600) as meeting:\n"
+    "    for m in run_collectives((row,), meeting=meeting, quiet_s=600, join_s=600):\n"
+    "        print('rank', w.rank, m.id, getattr(m, 'verified', m), flush=True)\n"
 )
 
 
 @pytest.mark.torch
 def test_joins_torchrun(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs torch (the [bw] extra)")
-    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(free_port())]
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port", str(free_ports(1)[0])]
     env = dict(os.environ, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
     script = tmp_path / "join.py"
     script.write_text(JOIN)
-    out = subprocess.run([*argv, str(script)], capture_output=True, text=True, timeout=120, env=env, check=False)
+    out = subprocess.run([*argv, str(script)], capture_output=True, text=True, timeout=PATIENCE_S, env=env, check=False)
     assert out.stdout.splitlines() == ["rank 0 r:4096:in:back_to_back True"], out.stderr[-1500:]
 
 
@@ -159,7 +167,7 @@ def test_joins_mpirun() -> None:
     argv = ["mpirun", "-np", "2", "--oversubscribe"] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
     env = dict(os.environ, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
     out = subprocess.run(
-        [*argv, sys.executable, "-c", JOIN.replace("detect_here()", "meet(detect_here())", 1)],
-        capture_output=True, text=True, timeout=120, env=env, check=False,
+        [*argv, sys.executable, "-c", JOIN],
+        capture_output=True, text=True, timeout=PATIENCE_S, env=env, check=False,
     )  # fmt: skip
     assert out.stdout.splitlines() == ["rank 0 r:4096:in:back_to_back True"], out.stderr[-1500:]

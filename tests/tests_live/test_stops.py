@@ -13,8 +13,9 @@ import pytest
 from tests.tests_live.test_collectives import row
 from topocheck.cli.signals import stop_cleanly
 from topocheck.model.measurement import NotMeasured
-from topocheck.tests_live import collect, loopback
-from topocheck.tests_live.loopback import loopback_problem
+from topocheck.tests_live.launch import loopback
+from topocheck.tests_live.launch import ranks as collect
+from topocheck.tests_live.launch.loopback import loopback_problem
 from topocheck.tests_live.run import quiet_limit_s
 
 ASKED = "from topocheck.cli.signals import stop_cleanly\nimport os, signal\nstop_cleanly()\n"

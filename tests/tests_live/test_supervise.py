@@ -9,12 +9,16 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.stubs.build import build_library, run_python
+from tests.support.processes import runs
+from tests.support.waiting import PATIENCE_S, until
+from topocheck.bandwidth.cases import HOST, CopyRow, Transfer
 from topocheck.model.measurement import Measurement, NotMeasured
-from topocheck.tests_live.rows import HOST, CopyRow, Transfer
-from topocheck.tests_live.supervise import Process, run_group, start_child
+from topocheck.process.child import Child
+from topocheck.tests_live.copies.supervisor import run_group, start_child
 
 FAULTY = "tests.tests_live.faulty_child"
 MIB = 1 << 20
@@ -35,7 +39,7 @@ def run(*rows: CopyRow, module: str = FAULTY) -> dict[str, Measurement | NotMeas
 
 
 def test_real_engine_measures_and_verifies() -> None:
-    result = run(row("plain", 8 * MIB), module="topocheck.tests_live.child")["plain"]
+    result = run(row("plain", 8 * MIB), module="topocheck.tests_live.copies.child")["plain"]
     assert isinstance(result, Measurement)
     assert result.verified is True
     assert result.wrong == ""
@@ -52,6 +56,51 @@ def test_one_flipped_byte_is_found_and_placed() -> None:
     assert wrong.verified is False
     assert "1 of 4194304 bytes are wrong; the first at offset 3000001" in wrong.wrong
     assert all(isinstance(results[n], Measurement) and results[n].verified for n in "ab")  # type: ignore[union-attr]
+
+
+class Scripted:
+    """A child that says what it is told to, and nothing after that: it is silent (None ends it)."""
+
+    pid = 1
+
+    def __init__(self, *events: dict[str, object] | None) -> None:
+        self.events = list(events)
+
+    def send_line(self, data: bytes) -> None:
+        pass
+
+    def next_event(self, deadline: float) -> dict[str, object] | None:
+        if not self.events:
+            raise TimeoutError
+        return self.events.pop(0)
+
+    def wait(self, seconds: float) -> int:
+        return 1
+
+    def printed(self, limit: int) -> str:
+        return ""
+
+    def stack(self) -> str:
+        return ""
+
+    def end(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("ends", [(), (None,)], ids=["silent", "ended"])
+def test_a_child_that_stops_between_two_rows_loses_the_next_one_not_the_last(ends: tuple[None, ...]) -> None:
+    rows = row("a"), row("b")
+    (sound,) = run(row("a")).values()
+    assert isinstance(sound, Measurement)
+    said = {"event": "measured", "measurement": msgspec.to_builtins(sound)}
+    child = Scripted({"event": "ready", "software": {}}, {"event": "row", "row": "a"}, said, *ends)
+    results = list(run_group("host", rows, (), listen=lambda k, r, t: None, child=child, module=FAULTY))  # type: ignore[arg-type]
+    assert [type(r) for r in results] == [Measurement, NotMeasured]
+    assert [r.id for r in results] == ["a", "b"]
+    # All rows are there: what the child does afterwards takes nothing away.
+    child = Scripted({"event": "ready", "software": {}}, {"event": "row", "row": "a"}, said, *ends)
+    results = list(run_group("host", rows[:1], (), listen=lambda k, r, t: None, child=child, module=FAULTY))  # type: ignore[arg-type]
+    assert results == [sound]
 
 
 def test_a_row_that_raises_loses_only_itself() -> None:
@@ -76,8 +125,11 @@ def test_a_crash_loses_only_its_row_and_names_the_signal() -> None:
     assert isinstance(results["after"], Measurement)
 
 
+@pytest.mark.slow
 def test_a_hang_ends_and_names_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topocheck.tests_live.supervise.row_deadline_s", lambda r: 0.8 if "hang" in r.id else 30.0)
+    monkeypatch.setattr(
+        "topocheck.tests_live.copies.supervisor.row_deadline_s", lambda r: 10.0 if "hang" in r.id else PATIENCE_S
+    )
     results = run(row("hang"), row("after"))
     hung = results["hang"]
     assert isinstance(hung, NotMeasured)
@@ -90,40 +142,27 @@ def test_a_hang_ends_and_names_its_call(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_stopped_child_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
     child = start_child("host", FAULTY)
-    os.kill(child.process.pid, signal.SIGSTOP)
+    os.kill(child.pid, signal.SIGSTOP)
     listen = lambda *a: None  # noqa: E731
-    results = list(run_group("host", (row("x"),), (), listen=listen, child=child, module=FAULTY, start_deadline_s=0.7))
+    results = list(run_group("host", (row("x"),), (), listen=listen, child=child, module=FAULTY, start_deadline_s=1.0))
     assert isinstance(results[0], NotMeasured)
     assert "start of the host engine did not come back" in results[0].reason
-    assert child.process.poll() is not None
+    assert child.wait(0) is not None
 
 
 def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys,time\n"
-        "from topocheck.tests_live.supervise import start_child\n"
-        "c = start_child('host'); print(c.process.pid, flush=True); time.sleep(60)\n"
+        "from topocheck.tests_live.copies.supervisor import start_child\n"
+        "c = start_child('host'); print(c.pid, flush=True); time.sleep(60)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    time.sleep(1.0)  # until the child has asked the kernel to end with its parent
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    for _ in range(50):
-        if not _runs(pid):
-            return
-        time.sleep(0.1)
-    os.kill(pid, signal.SIGKILL)
-    pytest.fail("the child outlived its parent")
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
+    until(lambda: not runs(pid), "the child outlived its parent")
 
 
 def test_events_that_come_in_pieces_are_joined() -> None:
@@ -132,9 +171,9 @@ def test_events_that_come_in_pieces_are_joined() -> None:
         "w = lambda b: (os.write(int(sys.argv[1]), b), time.sleep(.05))\n"
         "w(b'{\"a\"'); w(b':1}\\n{\"a\":2}\\n')\n"
     )
-    p = Process([sys.executable, "-c", code, "{fd}"])
+    p = Child([sys.executable, "-c", code, "{fd}"])
     try:
-        assert [p.event(time.monotonic() + 10) for _ in range(3)] == [{"a": 1}, {"a": 2}, None]
+        assert [p.next_event(time.monotonic() + PATIENCE_S) for _ in range(3)] == [{"a": 1}, {"a": 2}, None]
     finally:
         assert p.end()
 
@@ -142,12 +181,12 @@ def test_events_that_come_in_pieces_are_joined() -> None:
 def test_what_has_come_is_taken_though_no_time_is_left() -> None:
     """The watch looks in between two rows and must not wait, nor miss what already lies in the pipe."""
     code = 'import os,sys,time; os.write(int(sys.argv[1]), b\'{"a":1}\\n{"a":2}\\n\'); time.sleep(60)'
-    p = Process([sys.executable, "-c", code, "{fd}"])
+    p = Child([sys.executable, "-c", code, "{fd}"])
     try:
-        assert p.event(time.monotonic() + 30) == {"a": 1}
-        assert p.event(time.monotonic() - 1) == {"a": 2}
+        assert p.next_event(time.monotonic() + PATIENCE_S) == {"a": 1}
+        assert p.next_event(time.monotonic() - 1) == {"a": 2}
         with pytest.raises(TimeoutError):
-            p.event(time.monotonic() - 1)
+            p.next_event(time.monotonic() - 1)
     finally:
         assert p.end()
 
@@ -156,10 +195,10 @@ def test_watch_takes_the_looks_of_its_child(tmp_path: Path) -> None:
     """A real watch on the stand-in for NVML: its looks arrive in the parent, with the GPU's address."""
     code = (
         "import time\n"
-        "from topocheck.tests_live.watch import Watch, device_states\n"
+        "from topocheck.tests_live.disturbance import Watch, device_states\n"
         "devices = {0: '0000:18:00.0'}\n"
         "w = Watch(devices)\n"
-        "end = time.monotonic() + 20\n"
+        "end = time.monotonic() + 600\n"
         "while len(w.looks) < 3 and time.monotonic() < end:\n"
         "    time.sleep(0.05); w.collect()\n"
         "w.close()\n"

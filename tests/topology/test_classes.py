@@ -61,7 +61,7 @@ FAR = ("pci0000:00 0000:00:01.0 0000:01:00.0", "pci0000:40 0000:40:01.0 0000:41:
     [
         ((0, 0), BARE2, ABSENT, "NODE"),
         ((0, 1), BARE2, ABSENT, "SYS"),
-        ((0, 1), BARE2, "NODE", "SYS"),  # the tree comes first; the disagreement is told elsewhere
+        ((0, 1), BARE2, "NODE", "SYS"),  # the tree comes first; the disagreement is reported elsewhere
         ((0, ABSENT), BARE2, "NODE", "NODE"),
         ((ABSENT, ABSENT), BARE2, "SYS", "SYS"),
         ((ABSENT, ABSENT), BARE1, ABSENT, "NODE"),

@@ -19,7 +19,7 @@ SWITCH = facts.two_gpus_below_a_switch()
 
 def test_a_path_below_one_switch_has_two_links_and_is_no_bound() -> None:
     path = build(facts.node(*SWITCH, gpus=(facts.nvml(0, A), facts.nvml(1, B)))).path(A, B)
-    assert [(h.kind, h.address, h.upper) for h in path.hops] == [
+    assert [(h.kind, h.address, h.upstream) for h in path.hops] == [
         (HopKind.PCIE, A, "0000:02:00.0"),
         (HopKind.PCIE, B, "0000:02:01.0"),
     ]
@@ -51,8 +51,8 @@ def test_the_narrowest_hop_is_the_uplink_that_trained_low() -> None:
 
 def hop(current, most, above=GEN5, *, state=0, **more):
     lower = facts.gpu("pci0000:00 00:01.0 03:00.0", link={"current": current, "max": most}, **more)
-    upper = facts.root_port("pci0000:00 00:01.0", link={"current": current, "max": above})
-    return pcie_hop(lower, upper, gpu=facts.nvml(0, lower.address, performance_state=state))
+    upstream = facts.root_port("pci0000:00 00:01.0", link={"current": current, "max": above})
+    return pcie_hop(lower, upstream, gpu=facts.nvml(0, lower.address, performance_state=state))
 
 
 def test_a_resting_gpu_is_rated_by_what_its_link_can_do() -> None:

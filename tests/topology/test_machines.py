@@ -6,6 +6,7 @@ import pytest
 
 from tests.machines.builder import cached as described
 from tests.machines.builder import names
+from tests.machines.description import load
 from tests.topology.described import cached, read
 from topocheck.model.base import Missing, known
 from topocheck.model.node import Node
@@ -47,7 +48,7 @@ def test_every_ordered_pair_has_its_path(name: str) -> None:
     assert len(t.paths) == devices * (devices - 1) + devices * len(t.nics)
 
 
-@pytest.mark.parametrize("name", [n for n in MACHINES if described(n).facts_expected.get("nics")])
+@pytest.mark.parametrize("name", [n for n in MACHINES if load(n).get("expect", {}).get("nics")])
 def test_the_nearest_nics_are_those_with_the_best_cell(name: str) -> None:
     t = build(cached(name))
     cells: dict[str, dict[str, str]] = {}

@@ -1,69 +1,54 @@
-"""The registry of checks and one file per area."""
+"""The registry of checks and the files that fill it, found by walking the folders below: no list is kept anywhere.
+
+The folder of a check is the area of its id (`pcie/links.py` has `pcie.width-below-both-ends`); `shared/` has what
+checks of several areas use. `bw/` judges measurements on one node, `network/` those between nodes, `fabric/` dumps
+of the network, `watch/` samples over time, every other folder the facts of a machine. Only the files that are asked
+for are imported.
+"""
 
 from __future__ import annotations
 
 import importlib
+import os
+import pkgutil
+from collections.abc import Iterable
+from typing import Literal
 
 from topocheck.checks.registry import CHECKS, Check
 
-AREAS = (
-    "consistency",
-    "container",
-    "devices",
-    "driver",
-    "limits",
-    "nccl",
-    "nccl_forced",
-    "nccl_hca",
-    "nccl_hca_left_out",
-    "nccl_levels",
-    "nccl_network",
-    "nccl_topo_file",
-    "nccl_transports",
-    "numa",
-    "numa_layout",
-    "numa_unplaced",
-    "nvlink",
-    "nvlink_fabric",
-    "nvlink_peers",
-    "p2p",
-    "p2p_guest",
-    "p2p_way",
-    "pcie",
-    "pcie_devices",
-    "pcie_missing",
-    "pcie_paths",
-    "pcie_setup",
-    "policy",
-    "rdma",
-    "rdma_devices",
-    "rdma_gids",
-    "rdma_layers",
-    "rdma_roads",
-)
-"""Files of this folder with checks of facts; importing one registers its checks."""
-
-LIVE_AREAS = ("bandwidth", "bandwidth_compare")
-"""Files with checks of measurements, whose ids begin with `bw.`."""
-
-
-NODE_AREAS = ("bandwidth_nodes",)
-"""Files with checks of measurements between nodes, whose ids begin with `bw.` too."""
+Judged = Literal["facts", "run", "node pairs", "fabric", "samples"]
+_MEASURED: dict[str, Judged] = {"bw": "run", "network": "node pairs", "fabric": "fabric", "watch": "samples"}
 
 
 def static_checks() -> tuple[Check, ...]:
     """Return the checks of facts, by id: those of `topocheck check` and `report`."""
-    return _load(AREAS)
+    return _load("facts")
 
 
 def live_checks() -> tuple[Check, ...]:
     """Return the checks of measurements on one node, by id: those of `topocheck bw`."""
-    return _load(LIVE_AREAS)
+    return _load("run")
+
+
+def node_checks() -> tuple[Check, ...]:
+    """Return the checks of measurements between nodes, by id."""
+    return _load("node pairs")
+
+
+def fabric_checks() -> tuple[Check, ...]:
+    """Return the checks of dumps of the network between nodes, by id."""
+    return _load("fabric")
+
+
+def watch_checks() -> tuple[Check, ...]:
+    """Return the checks of samples over time, by id: those of `topocheck watch`."""
+    return _load("samples")
 
 
 def all_checks() -> tuple[Check, ...]:
     """Return every check there is, by id."""
-    return _load(AREAS + LIVE_AREAS + NODE_AREAS)
+    every = (*static_checks(), *live_checks(), *node_checks(), *fabric_checks(), *watch_checks())
+    return tuple(sorted(every, key=lambda c: c.id))
 
 
 def threshold_names() -> dict[str, tuple[str, ...]]:
@@ -71,7 +56,30 @@ def threshold_names() -> dict[str, tuple[str, ...]]:
     return {c.id: c.thresholds for c in all_checks()}
 
 
-def _load(areas: tuple[str, ...]) -> tuple[Check, ...]:
-    """Return the checks of some files, and of no other file that happens to be imported."""
-    modules = {importlib.import_module(f"topocheck.checks.{area}").__name__ for area in areas}
-    return tuple(CHECKS[i] for i in sorted(CHECKS) if CHECKS[i].function.__module__ in modules)
+def files() -> list[str]:
+    """Return the files of every area, as names of modules within the package, in order."""
+    areas = sorted(m.name for m in pkgutil.iter_modules(list(__path__)) if m.ispkg and m.name != "shared")
+    return [f"{area}.{file}" for area in areas for file in _files_of(area)]
+
+
+def _files_of(area: str) -> list[str]:
+    return sorted({name for path in __path__ for name in _names(os.path.join(path, area))} - {"__init__"})
+
+
+def _names(folder: str) -> Iterable[str]:
+    """Return the names of the modules in a folder, which may be inside a zip file."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return [m.name for m in pkgutil.iter_modules([folder])]
+    return [n.rpartition(".")[0] for n in names if n.endswith((".py", ".pyc"))]
+
+
+def _judged(file: str) -> Judged:
+    return _MEASURED.get(file.partition(".")[0], "facts")
+
+
+def _load(judged: Judged) -> tuple[Check, ...]:
+    """Return the checks of the files that judge this, and of no other file that happens to be imported."""
+    names = {importlib.import_module(f"{__name__}.{file}").__name__ for file in files() if _judged(file) == judged}
+    return tuple(CHECKS[i] for i in sorted(CHECKS) if CHECKS[i].function.__module__ in names)

@@ -1,4 +1,4 @@
-"""`topocheck bw`: what the wires deliver, beside what they promise."""
+"""`topocheck bw`: measured bandwidth against theoretical."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Annotated, Optional
 import typer
 
 from topocheck.cli import bw_options, common
-from topocheck.cli.signals import stop_cleanly
 from topocheck.model.base import InputError
 
-FORMATS = ("text", "json", "csv", "markdown")
+FORMATS = ("text", "json", "csv", "markdown", "html")
 OptionalPath = Optional[Path]  # noqa: UP045 - typer reads it at run time
 OptionalList = Optional[list[str]]  # noqa: UP045
 OptionalInt = Optional[int]  # noqa: UP045
@@ -46,20 +45,13 @@ def bw(
     ] = "torch",
     engine: Annotated[str, typer.Option("--engine", help="What copies: driver, torch or both.")] = "driver",
     pageable: Annotated[bool, typer.Option("--pageable", help="Also copies of pageable host memory.")] = False,
-    worst_node: Annotated[bool, typer.Option("--worst-node", help="Also host memory of the far NUMA node.")] = False,
+    far_numa: Annotated[bool, typer.Option("--far-numa", help="Also host memory of the far NUMA node.")] = False,
     staged: Annotated[bool, typer.Option("--staged", help="Every pair also without peer access.")] = False,
-    pairs: Annotated[
-        OptionalText,
-        typer.Option("--pairs", metavar="nodes", help="Every pair of nodes of a job, under srun, torchrun or mpirun."),
-    ] = None,
-    way: Annotated[
-        OptionalList,
-        typer.Option("--way", help="With --pairs: tcp, gloo, nccl_tcp, nccl_rdma or nccl_gdr; may be repeated."),
-    ] = None,
-    rails: Annotated[bool, typer.Option("--rails", help="With --pairs: also each NIC by itself.")] = False,
-    seconds: Annotated[float, typer.Option("--seconds", help="With --pairs: of each direction of each pair.")] = 1.0,
+    deadline: Annotated[
+        float, typer.Option("--deadline", help="Under a launcher: seconds to wait for the other ranks.")
+    ] = 60.0,
     no_copies: Annotated[bool, typer.Option("--no-copies", help="Collectives only.")] = False,
-    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Measure although a GPU is in use.")] = False,
+    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Measure even if GPUs are busy.")] = False,
     plan_only: Annotated[
         bool, typer.Option("--plan", help="Say what would be done and how long (text or json), and stop.")
     ] = False,
@@ -78,10 +70,10 @@ def bw(
     ] = 0.5,
     policy_file: Annotated[OptionalPath, typer.Option("--policy", help="Policy (TOML).")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings and unknowns count as failures.")] = False,
-    format_: Annotated[str, typer.Option("--format", help="text, json, csv or markdown.")] = "text",
+    format_: Annotated[str, typer.Option("--format", help="text, json (--json), csv, markdown or html.")] = "text",
     output: common.Output = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also every row beside what its road carries.")
+        bool, typer.Option("--verbose", "-v", help="Also show the theoretical rate of each row.")
     ] = False,
     no_color: common.NoColor = False,
     width: common.Width = 0,
@@ -93,28 +85,12 @@ def bw(
     below what it should be or wrong, 2 wrong usage, 3 something asked for could not be measured.
     """
     from topocheck.cli import bw_run
-    from topocheck.cli.node_pairs import node_pairs
-    from topocheck.tests_live import baseline as kept
-    from topocheck.tests_live import ranks as launchers
+    from topocheck.tests_live.launch import world as launchers
 
     bw_options.refuse_unused(bw_options.given(ctx))
+    common.deadline(deadline)
     common.choose(format_, FORMATS, "--format")
     common.choose(engine, ("driver", "torch", "both"), "--engine")
-    if pairs is not None:
-        common.choose(pairs, ("nodes",), "--pairs")
-        stop_cleanly(launched=True)
-        raise typer.Exit(
-            node_pairs(
-                ways=tuple(way or ()),
-                rails=rails,
-                seconds=seconds,
-                format_=format_,
-                output=output,
-                strict=strict,
-                no_color=no_color,
-                width=width,
-            )
-        )
     if not 0 < tolerance < 1:
         raise InputError(f"--tolerance {tolerance:g}: expected a part between 0 and 1, such as 0.1")
     if quick + full + (budget is not None) > 1:
@@ -128,7 +104,7 @@ def bw(
         gpus=gpus,
         all_pairs=all_pairs,
         pageable=pageable,
-        worst_node=worst_node,
+        far_numa=far_numa,
         staged=staged,
         engine=engine,
         copies=not no_copies,
@@ -141,7 +117,7 @@ def bw(
     )
     judge = bw_options.Judge(
         policy=None if policy_file is None else common.load_policy(policy_file),
-        baseline=kept.load(baseline) if baseline else None,
+        baseline=common.load_baseline(baseline) if baseline else None,
         tolerance=tolerance,
         training=bw_options.training(gradients, backward),
     )
@@ -151,11 +127,11 @@ def bw(
     try:
         world = launchers.detect_here()
     except launchers.LaunchError as e:
-        raise InputError(str(e)) from None
+        raise launchers.input_error(e) from None
     if world is None or world.rank == 0:
         bw_options.check_files(save, output)
     raise typer.Exit(
         bw_run.plan(options, world, show)
         if plan_only
-        else bw_run.measure(options, world, judge, show, allow_busy=allow_busy)
+        else bw_run.measure(options, world, judge, show, allow_busy=allow_busy, deadline_s=deadline)
     )

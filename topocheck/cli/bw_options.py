@@ -15,7 +15,7 @@ from topocheck.policy.types import Policy
 if TYPE_CHECKING:
     import typer
 
-    from topocheck.tests_live.plan import Options
+    from topocheck.bandwidth.options import Options
 
 
 class Judge(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,14 +28,10 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NEEDS = {
-    "--way": ("--pairs",),
-    "--rails": ("--pairs",),
-    "--seconds": ("--pairs",),
     "--tolerance": ("--baseline",),
     "--backward": ("--gradients",),
 }
 """Option -> the option without which it says nothing."""
-WITH_PAIRS = {"--pairs", "--way", "--rails", "--seconds", "--strict", "--format", "--output", "--no-color", "--width"}
 NOT_WITH_PLAN = ("--save",)
 
 
@@ -55,8 +51,6 @@ def refuse_unused(options: set[str]) -> None:
     for option, needed in NEEDS.items():
         if option in options and not options & set(needed):
             raise InputError(f"{option} says nothing without {' or '.join(needed)}")
-    if "--pairs" in options and options - WITH_PAIRS:
-        raise InputError(f"{', '.join(sorted(options - WITH_PAIRS))}: not used with --pairs")
     if "--plan" in options:
         for option in NOT_WITH_PLAN:
             if option in options:
@@ -98,20 +92,22 @@ def options(
     Raises:
         InputError: one of them is not what it should be.
     """
-    from topocheck.tests_live.collective_ops import DTYPES
-    from topocheck.tests_live.plan import Options
-    from topocheck.tests_live.plan_collectives import COLLECTIVES
-    from topocheck.tests_live.rows import parse_size
+    from topocheck.bandwidth.cases import parse_size
+    from topocheck.bandwidth.collective_plan import COLLECTIVES, backend_named, collective_named
+    from topocheck.bandwidth.collective_sizes import DTYPES
+    from topocheck.bandwidth.options import Options
 
     common.choose(str(rest["dtype"]), DTYPES, "--dtype")
     try:
         parsed = tuple(sorted({parse_size(s) for s in listed(sizes, "--sizes")}))
     except ValueError as e:
         raise InputError(f"--sizes: {e}") from None
-    named = tuple(c for x in collectives or () for c in listed(x, "--collective"))
-    if "all" in named:
-        named = COLLECTIVES
-    wanted = tuple(b for x in backends or () for b in listed(x, "--backend"))
+    names = tuple(c for x in collectives or () for c in listed(x, "--collective"))
+    try:
+        named = COLLECTIVES if "all" in names else tuple(map(collective_named, names))
+        wanted = tuple(backend_named(b) for x in backends or () for b in listed(x, "--backend"))
+    except ValueError as e:
+        raise InputError(str(e)) from None
     # `--quick --collective X` and `--backend gloo` mean the collective, not the copies before it.
     if named or wanted:
         rest["copies"] = False
@@ -130,7 +126,7 @@ def training(gradients: str | None, backward_s: float) -> tuple[float, float] | 
     Raises:
         InputError: not a size, or no time.
     """
-    from topocheck.tests_live.rows import parse_size
+    from topocheck.bandwidth.cases import parse_size
 
     if gradients is None:
         return None

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 import typer.core
 
-from topocheck.cli import check_input, common
+from topocheck.cli import check_input, common, sampling
+from topocheck.host.output import OutputError
 from topocheck.model.base import InputError
+from topocheck.model.exit_codes import EXIT_UNKNOWN, EXIT_USAGE
 from topocheck.render import formats
 
 if TYPE_CHECKING:
-    from topocheck.checks.outcome import Outcome
+    from topocheck.checks.result import Outcome
     from topocheck.pipeline import Report
 
 OptionalPath = Optional[Path]  # noqa: UP045 - typer reads it at run time
@@ -32,9 +33,9 @@ class CheckCommand(typer.core.TyperCommand):
         try:
             return super().make_context(info_name, args, parent, **extra)
         except Exception as e:
-            if nagios and getattr(e, "exit_code", None) == common.EXIT_USAGE:
+            if nagios and getattr(e, "exit_code", None) == EXIT_USAGE:
                 _nagios_usage(str(getattr(e, "message", e)))
-                raise typer.Exit(common.EXIT_UNKNOWN) from None
+                raise typer.Exit(EXIT_UNKNOWN) from None
             raise
 
 
@@ -56,15 +57,33 @@ def check(
         typer.Option("--policy", help="Policy (TOML); else TOPOCHECK_POLICY, else /etc/topocheck/policy.toml."),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings and unknowns count as failures.")] = False,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Also the checks in preview, whose judgement may still change.")
+    ] = False,
     on_unknown: Annotated[
-        str, typer.Option("--on-unknown", help="In a prolog: pass or fail where the policy's musts cannot be told.")
+        str,
+        typer.Option("--on-unknown", help="In a prolog: pass or fail where the policy's musts cannot be determined."),
     ] = "pass",
     budget: Annotated[
-        float, typer.Option("--budget", help="Seconds for the whole run; what had no time is unknown.")
-    ] = 20.0,
+        Optional[float],  # noqa: UP045
+        typer.Option(
+            "--budget",
+            help="Seconds for the whole run; what had no time is unknown. By default 20, and 2 more for each GPU.",
+        ),
+    ] = None,
+    since: Annotated[
+        OptionalPath,
+        typer.Option(
+            "--since", metavar="FILE", help="Also what grew since a recording of topocheck watch, or since a snapshot."
+        ),
+    ] = None,
+    sample: Annotated[
+        OptionalText,
+        typer.Option("--sample", metavar="TIME", help="Also what grows while this machine is sampled: 5s, 1m."),
+    ] = None,
     format_: Annotated[
         str,
-        typer.Option("--format", help="text, json, junit, sarif, nagios, npd, nhc, slurm-prolog, prometheus, nfd."),
+        typer.Option("--format", help=f"{', '.join(formats.NAMES)}; --json for json."),
     ] = "text",
     output: common.Output = None,
     metrics: Annotated[
@@ -75,29 +94,31 @@ def check(
         OptionalPath,
         typer.Option("--write-policy", metavar="FILE", help="Write a policy that expects what this node has."),
     ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also notes, and every check with its state.")
-    ] = False,
+    notes: Annotated[bool, typer.Option("--notes", help="Also the notes, which need no attention.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also every check with its state.")] = False,
     no_color: common.NoColor = False,
     width: common.Width = 0,
 ) -> None:
-    """Judge this node: exit code 0 healthy, 1 failed, 2 wrong usage, 3 could not tell what must be known."""
+    """Judge this node: exit code 0 healthy, 1 failed, 2 wrong usage, 3 a required fact could not be determined."""
     try:
         common.choose(format_, formats.NAMES, "--format")
         common.choose(scope, ("auto", "all", "node", "process"), "--scope")
         common.choose(on_unknown, ("pass", "fail"), "--on-unknown")
-        if not budget > 0:
+        if budget is not None and not budget > 0:
             raise InputError(f"--budget {budget:g}: expected seconds above 0")
         asked = check_input.Asked(
-            recording=from_,
-            only=tuple(only or ()),
-            skip=tuple(skip or ()),
+            recording=tuple(from_ or ()),
+            only=tuple(map(common.current_check, only or ())),
+            skip=tuple(map(common.current_check, skip or ())),
             gpus=gpus,
             scope=check_input.scope_of(scope, format_),
             policy_file=policy_file,
             strict=strict,
+            preview=preview,
             lenient=formats.FORMATS[format_].unattended,
             budget_s=budget,
+            since=since,
+            sample_s=None if sample is None else sampling.seconds_of(sample, "--sample"),
         )
         if write_policy is not None:
             _write_policy(write_policy, check_input.judge(asked)[1])
@@ -107,23 +128,20 @@ def check(
             _metrics(metrics, outcome, report)
         layout = common.style(output, no_color, width)
         text, code = formats.render(
-            format_, outcome, report, layout, verbose=verbose, unknown_fails=on_unknown == "fail"
+            format_, outcome, report, layout, notes=notes, verbose=verbose, unknown_fails=on_unknown == "fail"
         )
         try:
-            if output is not None and format_ in ("prometheus", "nfd"):
-                common.replace_file(output, text)
-            else:
-                common.emit(text, output)
-        except common.OutputError as e:
+            common.emit(text, output)
+        except OutputError as e:
             # The exit code is the answer that a scheduler acts on: a full disk is no failed node.
             if not formats.FORMATS[format_].unattended:
                 raise
-            print(f"topocheck: {e}", file=sys.stderr)
+            common.warn(str(e))
     except InputError as e:
         if format_ != "nagios":
             raise
         _nagios_usage(str(e))
-        raise typer.Exit(common.EXIT_UNKNOWN) from None
+        raise typer.Exit(EXIT_UNKNOWN) from None
     raise typer.Exit(code)
 
 
@@ -131,10 +149,10 @@ check.__doc__ = f"{check.__doc__}\n\n\b\n{formats.conventions()}"
 
 
 def explain(
-    id_: Annotated[str, typer.Argument(metavar="ID", help="Id of a check, `formats`, or `list`.")],
+    id_: Annotated[str, typer.Argument(metavar="ID", help="Id of a check, `formats`, `strategies`, or `list`.")],
     no_color: common.NoColor = False,
 ) -> None:
-    """Tell what a check looks at, why it matters, how to mend it and when it does not apply."""
+    """Explain what a check looks at, why it matters, how to fix it and when it does not apply."""
     import difflib
 
     from topocheck.checks import all_checks
@@ -143,11 +161,18 @@ def explain(
     known = {c.id: c for c in all_checks()}
     style = common.style(None, no_color, 0)
     if id_ == "list":
-        common.emit("".join(f"{i:<32} {known[i].title}\n" for i in sorted(known)))
+        common.emit("".join(f"{i:<32} {known[i].listed}\n" for i in sorted(known)))
         return
     if id_ == "formats":
         common.emit(formats.conventions())
         return
+    if id_ == "strategies":
+        from topocheck.knowledge.strategies import strategies
+        from topocheck.render.strategies import strategies_text
+
+        common.emit(strategies_text(strategies(), style))
+        return
+    id_ = common.current_check(id_)
     if id_ not in known:
         near = difflib.get_close_matches(id_, known, 3)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
@@ -162,18 +187,19 @@ def _nagios_usage(message: str) -> None:
 
 
 def _metrics(path: Path, outcome: Outcome, report: Report) -> None:
-    """Write the metrics; a failure is told and changes nothing of the verdict."""
+    """Write the metrics; a failure is reported and changes nothing of the verdict."""
     from topocheck.render.formats import prometheus
 
     try:
-        common.replace_file(path, prometheus.render(outcome, report))
+        common.emit(prometheus.render(outcome, report), path)
     except InputError as e:
-        print(f"topocheck: no metrics: {e}", file=sys.stderr)
+        common.warn(f"no metrics: {e}")
 
 
 def _write_policy(path: Path, report: Report) -> None:
     from topocheck.model.base import State
-    from topocheck.policy.write import policy_toml
+    from topocheck.policy.write import expectations
+    from topocheck.render.policy import policy_toml
 
     bad = [f for f in report.findings if f.state is State.FAIL]
     if bad:
@@ -183,5 +209,6 @@ def _write_policy(path: Path, report: Report) -> None:
         )
     if not report.topology.gpus and not report.topology.nics:
         raise InputError("this node shows neither a GPU nor an RDMA NIC, so a policy from it would expect nothing")
-    common.emit(policy_toml(report.node, report.topology, report.gpudirect), path)
-    print(f"wrote {path}")
+    expected = expectations(report.node, report.topology, report.gpudirect)
+    common.emit(policy_toml(expected, report.node), path)
+    common.wrote(str(path), path)

@@ -1,27 +1,39 @@
-"""What all commands share: where the machine comes from, where the text goes, and how an error is told."""
+"""What all commands share: where the machine comes from, where the text goes, and how an error is reported."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, NoReturn, Optional
+from typing import TYPE_CHECKING, Annotated, NoReturn, Optional, TypeVar
 
 import typer
 
 from topocheck.host.base import Answer, Host, RecordedBackend
-from topocheck.host.plain import plain_text
+from topocheck.host.gather.jsonable import plain_text
+from topocheck.host.output import OutputError, check_file, stream_of, write_file
 from topocheck.model.base import InputError
+from topocheck.model.exit_codes import EXIT_USAGE
 
 if TYPE_CHECKING:
+    from topocheck.model.measurement import Run
     from topocheck.policy.types import Policy
     from topocheck.render.page import Style
 
-EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
+Choice = TypeVar("Choice", bound=str)
 
 From = Annotated[
-    Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option("--from", metavar="FILE", help="Read a recording (topocheck snapshot save) instead of this machine."),
+    Optional[list[Path]],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Read a snapshot (topocheck snapshot save), or the text of lspci, nvidia-smi, dmesg and others, instead "
+        "of this machine; repeat it for several files of one machine.",
+    ),
 ]
+Given = Optional[Sequence[Path]]  # noqa: UP045
+"""The files of one machine; this machine where there are none."""
 Output = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--output", "-o", metavar="FILE", help="Write to FILE instead of standard output."),
@@ -30,26 +42,22 @@ NoColor = Annotated[bool, typer.Option("--no-color", help="No colour, whatever t
 Width = Annotated[int, typer.Option("--width", min=0, help="Columns of the text; 0 takes the terminal's, or 80.")]
 
 
-class OutputError(InputError):
-    """The result is there but could not be written."""
-
-
-def read_answers(recording: Path | None, *, cross_check: bool = False, budget_s: float = 20.0) -> dict[str, Answer]:
-    """Return every question with its answer, from a recording or from this machine.
+def read_answers(recording: Given, *, cross_check: bool = False, budget_s: float | None = None) -> dict[str, Answer]:
+    """Return every question with its answer, from the files of a machine or from this machine.
 
     Raises:
         InputError: the recording cannot be read.
     """
-    if recording is None:
-        from topocheck.asking import ask_machine
+    if not recording:
+        from topocheck.collect import ask_machine
 
         return ask_machine(cross_check=cross_check, budget_s=budget_s)
-    from topocheck.host.snapshot import load
+    from topocheck.readers.files import read_files
 
-    return load(str(recording))[1]
+    return read_files(recording).answers
 
 
-def open_host(recording: Path | None, *, cross_check: bool = False, budget_s: float = 20.0) -> Host:
+def open_host(recording: Given, *, cross_check: bool = False, budget_s: float | None = None) -> Host:
     """Return the recording as a host, or this machine.
 
     Raises:
@@ -59,9 +67,10 @@ def open_host(recording: Path | None, *, cross_check: bool = False, budget_s: fl
     return host_of(answers, recording)
 
 
-def host_of(answers: dict[str, Answer], recording: Path | None) -> Host:
-    """Return a host that gives these answers, called after the recording they are from."""
-    return Host(RecordedBackend(answers), "live" if recording is None else plain_text(recording.name))
+def host_of(answers: dict[str, Answer], recording: Given) -> Host:
+    """Return a host that gives these answers, called after the files they are from."""
+    names = ", ".join(plain_text(r.name) for r in recording or ())
+    return Host(RecordedBackend(answers), names or "live")
 
 
 def load_policy(path: Path) -> Policy:
@@ -71,34 +80,49 @@ def load_policy(path: Path) -> Policy:
         PolicyError: it cannot be used.
     """
     from topocheck.checks import threshold_names
-    from topocheck.policy.load import load
+    from topocheck.host.input import read_file
+    from topocheck.policy.load import MAX_BYTES, PolicyError, parse
     from topocheck.probes.registry import PROBE_NAMES
 
-    return load(path, threshold_names(), PROBE_NAMES)
+    try:
+        data = read_file(path, MAX_BYTES, "a short TOML file", name=f"policy {path}")
+    except InputError as e:
+        raise PolicyError(str(e)) from None
+    return parse(data, str(path), threshold_names(), PROBE_NAMES, warn)
 
 
-def standard_input() -> BinaryIO:
-    """Return standard input, as bytes.
+def load_baseline(path: Path) -> Run:
+    """Return the run that `bw --save` wrote to a file.
 
     Raises:
-        InputError: it is closed.
+        InputError: the file cannot be read, or is none.
     """
-    if sys.stdin is None:
-        raise InputError("standard input is closed; expected a text there, or give a file")
-    return sys.stdin.buffer
+    from topocheck.bandwidth.baseline import LIMIT, parse
+    from topocheck.host.input import read_file
+
+    return parse(read_file(path, LIMIT, "a file written by topocheck bw --save"), str(path))
+
+
+def current_check(check_id: str) -> str:
+    """Return the id of a check that a user wrote, and say so where it is an old one."""
+    from topocheck.model import old_names
+
+    current = old_names.current(check_id)
+    if current != check_id:
+        warn(old_names.notice(check_id, current))
+    return current
 
 
 def emit(text: str, output: Path | None = None) -> None:
-    """Write text to a file or to standard output; characters the output cannot show are replaced, never fatal.
+    """Write text to a file (host/output.py) or to standard output; what the output cannot show is replaced.
 
     Raises:
         OutputError: the file or standard output cannot be written.
     """
     if output is not None:
-        try:
-            output.write_text(text, encoding="utf-8")
-        except OSError as e:
-            raise OutputError(f"{output}: cannot be written: {e.strerror}") from e
+        # A reader of a FIFO or stream may leave, as that of standard output may (cli/streams.py).
+        with contextlib.suppress(BrokenPipeError):
+            write_file(output, text.encode("utf-8", "replace"))
         return
     if sys.stdout is None:
         return  # closed by whoever started us, who wants no more than the exit code
@@ -108,37 +132,68 @@ def emit(text: str, output: Path | None = None) -> None:
 
         text = narrow(text)
     try:
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        # Every encoding holds ASCII, and a large report should not lie in memory three times.
+        sys.stdout.write(text if text.isascii() else text.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as e:
-        silence()
         raise OutputError(f"standard output cannot be written: {e.strerror}") from e
 
 
-def silence() -> None:
-    """Turn standard output to nowhere, so that what Python still holds for it is no second error at exit."""
-    import os
+def wrote(what: str, where: Path) -> None:
+    """Say that a file was written: on standard output, or on standard error where the file is a stream of ours."""
+    from topocheck.render.quoting import one_line
 
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if stream_of(str(where)) is not None:
+        warn(f"wrote {what}", prefix="")
+    else:
+        emit(f"wrote {one_line(what)}\n")
+
+
+def warn(message: str, prefix: str = "topocheck: ") -> None:
+    """Print one line to standard error, whatever stands in it; where that is closed or full, nobody reads it."""
+    from topocheck.render.quoting import one_line
+
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"{prefix}{one_line(message)}", file=sys.stderr, flush=True)
 
 
 def fail(message: str, code: int = EXIT_USAGE) -> NoReturn:
     """Print one line of error to standard error and exit."""
-    print(f"topocheck: {message}", file=sys.stderr)
+    warn(message)
     raise typer.Exit(code)
 
 
-def choose(value: str, allowed: tuple[str, ...], option: str) -> str:
-    """Return `value` if it is one of `allowed`.
+def deadline(seconds: float) -> float:
+    """Return the seconds of `--deadline`.
+
+    Raises:
+        InputError: it is no time that a job could wait.
+    """
+    if not 0 < seconds <= 86400:
+        raise InputError(f"--deadline {seconds:g}: expected seconds above 0 and up to 86400")
+    return seconds
+
+
+def choose(value: str, allowed: tuple[Choice, ...], option: str) -> Choice:
+    """Return the one of `allowed` that `value` is.
 
     Raises:
         InputError: it is not; names what is.
     """
-    if value not in allowed:
+    found = next((a for a in allowed if a == value), None)
+    if found is None:
         raise InputError(f"{option} {value!r}: expected one of {', '.join(allowed)}")
-    return value
+    return found
+
+
+def on_terminal() -> bool:
+    """Tell whether standard output is a terminal that somebody reads."""
+    import os
+
+    # Open MPI's mpirun gives its ranks a terminal of its own, wherever what they print goes in the end.
+    launched = "OMPI_COMM_WORLD_RANK" in os.environ
+    return sys.stdout is not None and sys.stdout.isatty() and not launched
 
 
 def style(output: Path | None, no_color: bool, width: int) -> Style:
@@ -148,9 +203,7 @@ def style(output: Path | None, no_color: bool, width: int) -> Style:
 
     from topocheck.render.page import Style
 
-    # Open MPI's mpirun gives its ranks a terminal of its own, wherever what they print goes in the end.
-    launched = "OMPI_COMM_WORLD_RANK" in os.environ
-    terminal = output is None and sys.stdout is not None and sys.stdout.isatty() and not launched
+    terminal = output is None and on_terminal()
     colour = terminal and not no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     columns = width or (shutil.get_terminal_size((80, 24)).columns if terminal else 80)
     return Style(max(columns, 40), colour)
@@ -160,35 +213,9 @@ def check_writable(path: Path, option: str) -> None:
     """Refuse a file that cannot be written, before the work whose result it is for.
 
     Raises:
-        InputError: it is a folder, is in none, or may not be written; names the option.
+        InputError: it cannot; names the option.
     """
-    import os
-
-    # Those of os.path answer False where Path's own raise: below a folder that may not be looked into.
-    folder = path.parent
-    if os.path.isdir(path):
-        why = "is a folder; expected a file"
-    elif not os.path.isdir(folder):
-        why = f"cannot be written: there is no folder {folder} that this user may see"
-    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        why = "cannot be written: permission denied"
-    else:
-        return
-    raise InputError(f"{option} {path}: {why}")
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all, so that a reader never sees half of it.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    import tempfile
-
     try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as f:
-            f.write(text)
-        Path(f.name).chmod(0o644)
-        Path(f.name).replace(path)
-    except OSError as e:
-        raise OutputError(f"{path}: cannot be written: {e.strerror}") from e
+        check_file(path)
+    except OutputError as e:
+        raise InputError(f"{option} {e}") from None

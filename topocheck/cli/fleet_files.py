@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import gzip
 import io
-import multiprocessing
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from topocheck.compare.collect import Collection, Row, row
+from topocheck.compare.decode import decode, from_document
 from topocheck.compare.facts import node_facts
-from topocheck.compare.lean import decode, from_document
-from topocheck.compare.types import BadFile, NodeFacts
-from topocheck.host.plain import plain_text
+from topocheck.compare.store import Collection, Row, row
+from topocheck.compare.types import NodeFacts, UnreadableFile
+from topocheck.host.gather.jsonable import plain_text
+from topocheck.host.input import read_file
 from topocheck.model.base import InputError
+from topocheck.parallel import Lost, in_children
 
 if TYPE_CHECKING:
+    from topocheck.host.base import Answer
     from topocheck.policy.types import Policy
 
 MAX_BYTES = 64 << 20
 """Of one report, compressed or not; an 8-GPU report has about half a megabyte."""
+MAX_VALUES = 6_000_000
+"""Commas and opening brackets of a report, which bound its values: they take far more memory than text."""
 CHUNK = 8
 """Files handed to a process at a time."""
 ENDINGS = (".json", ".json.gz", ".snapshot", ".snap", ".topocheck", ".tcs", ".gz")
@@ -46,10 +48,11 @@ class _Read(msgspec.Struct, array_like=True):
     """What one chunk of files held."""
 
     rows: list[Row]
-    bad: list[BadFile]
+    bad: list[UnreadableFile]
 
 
 _READ = msgspec.msgpack.Decoder(_Read)
+_NAMES = msgspec.msgpack.Decoder(list[bytes])
 
 
 def find_files(paths: Sequence[Path]) -> Iterator[str]:
@@ -59,19 +62,26 @@ def find_files(paths: Sequence[Path]) -> Iterator[str]:
         InputError: a path names nothing, or a folder with more in it than reports.
     """
     for path in paths:
-        if path.is_dir():
-            yield from _below(path)
-        elif path.exists():
-            yield str(path)
-        elif any(c in str(path) for c in "*?["):
-            import glob
-
-            found = sorted(glob.glob(str(path), recursive=True))
-            if not found:
-                raise InputError(f"{path}: no file matches; expected reports or snapshots")
-            yield from found
+        try:
+            is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+        except (OSError, ValueError) as e:  # ValueError: a NUL in the path
+            yield from _matching(path, e)
         else:
-            raise InputError(f"{path}: no such file or folder")
+            yield from _below(path) if is_folder else (str(path),)
+
+
+def _matching(path: Path, error: OSError | ValueError) -> list[str]:
+    """Return the files that a pattern matches. `error` is what was said of the path as that of a file."""
+    if any(c in str(path) for c in "*?["):
+        import glob
+
+        if found := sorted(glob.glob(str(path), recursive=True)):
+            return found
+        raise InputError(f"{path}: no file matches; expected reports or snapshots")
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise InputError(f"{path}: no such file or folder")
+    why = error.strerror if isinstance(error, OSError) else error
+    raise InputError(f"{path}: cannot be read: {why}")
 
 
 def _below(folder: Path) -> Iterator[str]:
@@ -94,68 +104,75 @@ def _of_kernel(at: str, name: str) -> bool:
     return os.path.abspath(os.path.join(at, name)) in KERNEL_FOLDERS
 
 
-def read_facts(file: str, policy: Policy | None = None) -> NodeFacts:
+def read_facts(file: str, policy: Policy | None = None, *, regular: bool = False) -> NodeFacts:
     """Return what is compared of one file: a JSON report, gzip'd or not, or a snapshot, which is judged first.
+
+    `regular`: a FIFO is refused, as among the files of a folder.
 
     Raises:
         InputError: the file cannot be used.
     """
-    data, compressed = _read(file)
-    if compressed and data.startswith(_SNAPSHOT_START):
-        return _snapshot_facts(file, policy)
+    data = read_file(file, MAX_BYTES, "a report or a snapshot", regular=regular)
+    if data.startswith(b"\x1f\x8b"):
+        start, rest = _unpacked(data, file)
+        if start == _SNAPSHOT_START:
+            return _snapshot_facts(file, data, policy)
+        data = start + rest
+    if data.count(b",") + data.count(b"{") + data.count(b"[") > MAX_VALUES:
+        raise InputError(f"{file}: holds more than {MAX_VALUES} values; expected a report")
+    if data.lstrip()[:1] != b"{":
+        return _texts_facts(file, data, policy)
     return node_facts(decode(data, file), file=plain_text(file))
 
 
-def _read(file: str) -> tuple[bytes, bool]:
+def _texts_facts(file: str, data: bytes, policy: Policy | None) -> NodeFacts:
+    """Return what is compared of the text of another program, or an archive of such texts."""
+    from topocheck.readers.files import read_data
+
+    return _judged(file, read_data(file, data).answers, policy)
+
+
+def _judged(file: str, answers: dict[str, Answer], policy: Policy | None) -> NodeFacts:
+    import topocheck
+    from topocheck.host.base import Host, RecordedBackend
+    from topocheck.pipeline import build_report
+    from topocheck.render.report_json import report_document
+
+    report = build_report(Host(RecordedBackend(answers), os.path.basename(plain_text(file))), policy)
+    return node_facts(from_document(report_document(report, topocheck.__version__)), file=plain_text(file))
+
+
+def _unpacked(data: bytes, file: str) -> tuple[bytes, bytes]:
+    """Return the first bytes of a gzip'd file, and the rest of them where it is no snapshot."""
     try:
-        # Not blocking: opening a FIFO would wait for a writer.
-        fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        with os.fdopen(fd, "rb") as f:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise InputError(f"{file}: no regular file; expected a report or a snapshot")
-            if status.st_size > MAX_BYTES:
-                raise InputError(f"{file}: larger than {MAX_BYTES >> 20} MiB; expected a report or a snapshot")
-            data = f.read(MAX_BYTES + 1)
-        if not data.startswith(b"\x1f\x8b"):
-            return data, False
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
             start = stream.read(len(_SNAPSHOT_START))
             rest = b"" if start == _SNAPSHOT_START else stream.read(MAX_BYTES + 1)
-    except OSError as e:
-        raise InputError(f"{file}: cannot be read: {e.strerror or e}") from None
-    except (EOFError, zlib.error) as e:
+    except (OSError, EOFError, zlib.error) as e:
         raise InputError(f"{file}: damaged gzip file: {e}") from None
-    except ValueError as e:
-        raise InputError(f"{file}: cannot be read: {e}") from None
     if len(rest) > MAX_BYTES:
         raise InputError(f"{file}: larger than {MAX_BYTES >> 20} MiB when unpacked; expected a report")
-    return start + rest, True
+    return start, rest
 
 
-def _snapshot_facts(file: str, policy: Policy | None) -> NodeFacts:
-    import topocheck
-    from topocheck.host.base import Host, RecordedBackend
-    from topocheck.host.snapshot import load
-    from topocheck.pipeline import build_report
-    from topocheck.render.document import report_document
+def _snapshot_facts(file: str, data: bytes, policy: Policy | None) -> NodeFacts:
+    from topocheck.host.recording.snapshot import read
 
-    header, answers = load(file)
-    name = plain_text(file)
-    report = build_report(Host(RecordedBackend(answers), os.path.basename(name)), policy)
-    facts = node_facts(from_document(report_document(report, topocheck.__version__)), file=name)
+    header, answers = read(io.BytesIO(data), repr(file))
+    facts = _judged(file, answers, policy)
     if header.identifiers == "replaced":
         # Replaced under another key in each recording: they say nothing of another look at the same node.
         facts = msgspec.structs.replace(facts, identifiers={}, rails=(), renamed=True)
     return facts
 
 
-def _chunk(files: Sequence[str], policy: Policy | None) -> bytes:
-    """Read some files, in a process of its own; returns packed rows and bad files."""
+def _chunk(packed: bytes, policy: Policy | None) -> bytes:
+    """Read some files, in a process of its own; takes their names and returns rows and bad files, all packed."""
     out = _Read([], [])
-    for file in files:
+    for name in _NAMES.decode(packed):
+        file = os.fsdecode(name)
         try:
-            out.rows.append(row(read_facts(file, policy)))
+            out.rows.append(row(read_facts(file, policy, regular=True)))
         except InputError as e:
             out.bad.append(_bad(file, str(e)))
         except Exception as e:  # noqa: BLE001 - one bad file must never take the others with it
@@ -163,85 +180,45 @@ def _chunk(files: Sequence[str], policy: Policy | None) -> bytes:
     return msgspec.msgpack.encode(out)
 
 
-def _bad(file: str, why: str) -> BadFile:
+def _bad(file: str, why: str) -> UnreadableFile:
     why = why.removeprefix(f"{file}: ").removeprefix(f"{file!r}: ")
-    return BadFile(file=plain_text(file), why=plain_text(why[:300]))
+    return UnreadableFile(file=plain_text(file), reason=plain_text(why[:300]))
 
 
 def read_all(
     files: Iterable[str], *, processes: int = 0, policy: Policy | None = None
-) -> tuple[Collection, list[BadFile]]:
+) -> tuple[Collection, list[UnreadableFile]]:
     """Read files on `processes` processes (0: one per CPU this process may use) and return what they hold.
 
     At most a few chunks per process are under way at a time, whatever the number of files.
     """
-    collection, bad = Collection(), list[BadFile]()
-
-    def take(packed: bytes) -> None:
-        read = _READ.decode(packed)
-        bad.extend(read.bad)
-        for r in read.rows:
-            collection.add(r)
-
+    collection, bad = Collection(), list[UnreadableFile]()
     chunks = _chunks(files)
     first = list(islice(chunks, 2))
-    n = processes or len(os.sched_getaffinity(0))
-    if n == 1 or len(first) < 2:
-        for c in _joined(first, chunks):
-            take(_chunk(c, policy))
-        return collection, bad
-    left: list[list[str]] = []
-    _in_pool(_joined(first, chunks), n, policy, take, left)
-    for c in left:
-        for file in c:
-            # The process that read this chunk died; each of its files gets a process of its own, to know the bad one.
-            again: list[list[str]] = []
-            _in_pool(iter([[file]]), 1, policy, take, again)
-            bad += [_bad(f, "the process that read it was killed (out of memory?)") for x in again for f in x]
+    children = 1 if len(first) < 2 else processes or len(os.sched_getaffinity(0))
+
+    def read(packed: Iterator[bytes], children: int) -> Iterator[tuple[bytes, Lost]]:
+        for chunk, answer in in_children(packed, lambda names: _chunk(names, policy), children):
+            if isinstance(answer, Lost):
+                yield chunk, answer
+                continue
+            got = _READ.decode(answer)
+            bad.extend(got.bad)
+            for r in got.rows:
+                collection.add(r)
+
+    left = [name for chunk, _ in read(chain(first, chunks), children) for name in _NAMES.decode(chunk)]
+    # The process that read these died; each of them is read by itself, to know the bad one.
+    for chunk, lost in read((_packed([name]) for name in left), max(children, 2)):
+        bad += [_bad(os.fsdecode(name), lost.why) for name in _NAMES.decode(chunk)]
     return collection, bad
 
 
-def _in_pool(
-    chunks: Iterator[list[str]], n: int, policy: Policy | None, take: Callable[[bytes], None], left: list[list[str]]
-) -> None:
-    """Read chunks in a pool, a new one whenever a process of it dies; chunks lost that way go to `left`."""
-    # Forked: ready at once, and nothing of this command runs in threads that a fork could break.
-    context = multiprocessing.get_context("fork")
-    while True:
-        pending: dict[Future[bytes], list[str]] = {}
-        broken = False
-        with ProcessPoolExecutor(n, mp_context=context) as pool:
-            try:
-                for c in chunks:
-                    left.append(c)
-                    pending[pool.submit(_chunk, c, policy)] = c
-                    left.pop()
-                    if len(pending) < 3 * n:
-                        continue
-                    done, _ = wait(pending, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        take(future.result())
-                        del pending[future]
-                for future in list(pending):
-                    take(future.result())
-                    del pending[future]
-            except BrokenProcessPool:
-                broken = True
-                for future, c in pending.items():
-                    if future.done() and not future.cancelled() and future.exception() is None:
-                        take(future.result())
-                    else:
-                        left.append(c)
-        if not broken:
-            return
-
-
-def _chunks(files: Iterable[str]) -> Iterator[list[str]]:
+def _chunks(files: Iterable[str]) -> Iterator[bytes]:
     it = iter(files)
-    while c := list(islice(it, CHUNK)):
-        yield c
+    while names := [os.fsencode(f) for f in islice(it, CHUNK)]:
+        yield _packed(names)
 
 
-def _joined(first: list[list[str]], rest: Iterator[list[str]]) -> Iterator[list[str]]:
-    yield from first
-    yield from rest
+def _packed(names: list[bytes]) -> bytes:
+    return msgspec.msgpack.encode(names)

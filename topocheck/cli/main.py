@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # what `signal` wraps, which takes milliseconds to load
 import errno
 import gc
 import importlib
 import sys
 
 import topocheck
-from topocheck import asking
+from topocheck import collect as asking
+from topocheck.cli import streams
+from topocheck.model.exit_codes import EXIT_INTERRUPTED
 
 TYPE_CHECKING = False  # not from typing: loading it costs milliseconds before the driver is asked
 if TYPE_CHECKING:
+    from typing import Any
+
     import typer
 
 COMMANDS = {
-    "report": ("report:report", "Show how this node is wired, what each wire can carry, what is wrong."),
-    "check": ("check:check:CheckCommand", "Judge this node: may a job start here, and why not."),
-    "explain": ("check:explain", "Tell what a check looks at, why it matters, how to mend it."),
+    "report": ("report:report", "Show this node's problems, topology and link bandwidths."),
+    "check": ("check:check:CheckCommand", "Check this node: may a job start here, and if not, why."),
+    "watch": ("watch:watch", "Sample links, counters and clocks over time, and judge what grew."),
+    "explain": ("check:explain", "Explain what a check looks at, why it matters and how to fix it."),
     "bw": ("bw:bw", "Measure copies and collectives, and say what limits them."),
+    "network": ("network:app", "Measure the network between the nodes of a job."),
     "nccl": ("nccl:app", "What NCCL reads, what it sees, and what it will do."),
-    "fleet": ("fleet:fleet", "Compare any number of nodes: equal ones, odd ones, findings."),
+    "fleet": ("fleet:fleet", "Compare any number of nodes: findings, equal nodes, outliers."),
     "scale": ("scale:scale", "Scaling of collectives and training over ranks and nodes."),
-    "diff": ("diff:diff", "Tell in what one node differs from another."),
+    "lab": ("lab:lab", "Experiments on distributed training: record, tables, predictions."),
+    "diff": ("diff:diff", "Show the differences between two nodes."),
     "placement": ("placement:placement", "Say which rank runs where, and how to bind it better."),
     "emit": ("emit:emit", "Write configuration: gres.conf, topology files, rankfile, ..."),
-    "snapshot": ("snapshot:app", "Record this machine to one file, and look into such a file."),
+    "snapshot": ("snapshot:app", "Record this machine to one file, and inspect such a file."),
     "pcie": ("pcie:pcie", "Compute what a PCIe link carries: GT/s x encoding x lanes."),
     "schema": ("schema:schema", "Print the JSON Schema of a document."),
 }
@@ -52,7 +60,7 @@ def make_app(only: str | None = None) -> typer.Typer:
 
     app = typer.Typer(
         name="topocheck",
-        help="Finds why GPUs, NICs and the wires between them are slower than they should be.",
+        help="Finds out why GPU, NVLink, PCIe and RDMA links on a node are slower than they should be.",
         no_args_is_help=True,
         add_completion=False,
         # rich is not loaded for help and errors: it would double the start-up of every command.
@@ -88,11 +96,11 @@ def _print_version(value: bool) -> None:
     import typer
 
     if value:
-        print(f"topocheck {topocheck.__version__}")
+        print(f"topocheck {topocheck.__version__}", flush=True)
         raise typer.Exit
 
 
-_ASK_THE_MACHINE = ("report", "check")
+_ASK_THE_MACHINE = ("report", "check", "watch")
 _NOT_THE_MACHINE = frozenset({"--from", "--smi-topo", "--cluster", "--help", "-h"})
 
 
@@ -101,44 +109,87 @@ def _asks_the_machine(argv: list[str]) -> bool:
     return bool(argv) and argv[0] in _ASK_THE_MACHINE and not any(a.split("=")[0] in _NOT_THE_MACHINE for a in argv)
 
 
-def _silence() -> None:
-    from topocheck.cli.common import silence
+def _rename(argv: list[str]) -> None:
+    """Put today's names of commands and options in place of old ones, and say so."""
+    from topocheck.cli.old_names import current, spelled_out
 
-    silence()
+    argv[1:], renamed = current(spelled_out(argv[1:]))
+    for old, new in renamed:
+        from topocheck.model.old_names import notice
+
+        _warn(notice(old, new))
+
+
+def _warn(message: str) -> None:
+    from topocheck.cli.common import warn
+
+    warn(message)
 
 
 def main() -> None:
     """Run the command line; every error a user can cause ends in one line and exit code 2."""
+    asking.leave_current_folder()
     # A command lives for a moment and makes few cycles; looking for them costs a tenth of a report.
     gc.disable()
+    streams.guard()
     try:
+        _rename(sys.argv)
         if _asks_the_machine(sys.argv[1:]):
             # The driver takes as long to answer as everything here to load: it is asked first.
             asking.begin(cross_check="--cross-check" in sys.argv)
         _run(sys.argv[1] if len(sys.argv) > 1 else "")
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        raise SystemExit(EXIT_INTERRUPTED) from None
     finally:
+        # Nothing is left to clear away, and Python's own end prints an interrupt.
+        for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+            if callable(_signal.getsignal(number)):
+                _signal.signal(number, _signal.SIG_DFL)
         asking.abandon()
         # Python looks for cycles once more before it ends, in everything it ever loaded: spare it that.
         gc.freeze()
+
+
+_OF_A_WRITE = frozenset(
+    getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EIO", "EFBIG", "EROFS", "EBADF", "EAGAIN", "ESTALE", "ENXIO")
+)
+"""What write(2) says of a full, broken, lost or closed place; Python names no file for it."""
 
 
 def _run(first: str) -> None:
     from topocheck.model.base import InputError
 
     try:
-        make_app(first if first in COMMANDS else None)()
+        try:
+            code = make_app(first if first in COMMANDS else None)(standalone_mode=False)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here an error becomes one line; at the end of Python a traceback
+        raise SystemExit(code if isinstance(code, int) else 0)
     except InputError as e:
-        print(f"topocheck: {e}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except BrokenPipeError:
-        # The reader went away (`topocheck report | head`): not our error; keep Python from complaining at exit.
-        _silence()
-        raise SystemExit(0) from None
+        _warn(str(e))
+        raise SystemExit(e.exit_code) from None
     except OSError as e:
-        if e.errno != errno.ENOSPC:
+        if e.filename is None and e.errno not in _OF_A_WRITE:
             raise
-        _silence()
-        print(f"topocheck: standard output cannot be written: {e.strerror}", file=sys.stderr)
+        what = "standard output cannot be written" if e.filename is None else str(e.filename)
+        _warn(f"{what}: {e.strerror or e}")
         raise SystemExit(2) from None
+    except Exception as e:
+        if not hasattr(e, "show"):
+            raise
+        _show_usage(e)
+        raise SystemExit(getattr(e, "exit_code", 2)) from None
+
+
+def _show_usage(error: Any) -> None:
+    """Print what typer says of a wrong command line, which quotes it: a file's name may have become an option."""
+    import io
+
+    from topocheck.cli.common import warn
+    from topocheck.render.quoting import one_line
+
+    text, said = io.StringIO(), f"Error: {error.format_message()}"
+    error.show(file=text)
+    for line in text.getvalue().replace(said, one_line(said)).splitlines():
+        warn(line, prefix="")

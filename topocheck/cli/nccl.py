@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from topocheck.cli import common
 from topocheck.cli import nccl_input as given
 from topocheck.cli import nccl_job as jobs
+from topocheck.cli.fabric_join import FabricFiles
 from topocheck.model.base import InputError
+from topocheck.model.exit_codes import EXIT_FAILED, EXIT_UNKNOWN
+
+if TYPE_CHECKING:
+    from topocheck.nccl.predict.types import Prediction
 
 app = typer.Typer(
     help="What NCCL reads, what it sees, and what it will do.", no_args_is_help=True, rich_markup_mode=None
 )
 
-Format = Annotated[str, typer.Option("--format", help="text or json.")]
+Format = Annotated[str, typer.Option("--format", help="text or json (--json).")]
 NcclVersion = Annotated[
     Optional[str],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--nccl-version", metavar="X.Y.Z", help="NCCL version to judge by; the installed one otherwise."),
@@ -34,7 +38,7 @@ def env(
     all_: Annotated[bool, typer.Option("--all", help="List every setting that is known.")] = False,
     library: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--library", metavar="FILE", help="Set the table beside the names in an NCCL library."),
+        typer.Option("--library", metavar="FILE", help="Compare the table with the names in an NCCL library."),
     ] = None,
     nccl_version: NcclVersion = None,
     format_: Format = "text",
@@ -44,8 +48,8 @@ def env(
 ) -> None:
     """Show the NCCL settings in force here, where each comes from and what it does; or explain one, set or not."""
     from topocheck.knowledge import nccl
-    from topocheck.knowledge.nccl_values import judge_setting
-    from topocheck.nccl.view import version_note
+    from topocheck.nccl.predict.report import version_note
+    from topocheck.nccl.rules.values import judge_setting
     from topocheck.render import nccl as render
 
     common.choose(format_, ("text", "json"), "--format")
@@ -101,7 +105,7 @@ def topo(
     restricted: Annotated[
         bool, typer.Option("--restricted", help="Only the cpu and pci levels: the form to hand to virtual machines.")
     ] = False,
-    no_machine: Annotated[bool, typer.Option("--no-machine", help="With --input: do not look at the machine.")] = False,
+    no_machine: Annotated[bool, typer.Option("--no-machine", help="With --input: do not read the machine.")] = False,
     nccl_version: NcclVersion = None,
     format_: Format = "text",
     from_: common.From = None,
@@ -112,29 +116,25 @@ def topo(
 
     Exit code 1: NCCL's init would end with the file.
     """
-    from topocheck.nccl.topo import write_topology
-    from topocheck.nccl.view import settings_of
-    from topocheck.nccl.xml import write
+    from topocheck.nccl.predict.report import settings_of
+    from topocheck.nccl.topofile.write import write_topology
+    from topocheck.nccl.topofile.xml import write
 
     common.choose(format_, ("text", "json"), "--format")
     if input_ is None and no_machine:
         raise InputError("--no-machine: there is nothing to look at without --input FILE")
     if input_ is not None and restricted:
         raise InputError("--restricted is for a file that is written; --input FILE reads one")
-    if no_machine and from_ is not None:
+    if no_machine and from_:
         raise InputError("--no-machine and --from: expected one of them")
     if input_ is None:
         node, topology = given.load(from_)
         root = write_topology(
             node, topology, given.version_of(nccl_version, node), settings_of(node), restricted=restricted
         )
-        try:
-            text = write(root)
-        except ValueError as e:
-            raise InputError(f"the machine's answers give no topology file: {e}") from e
-        common.emit(text, output)
+        common.emit(write(root, plain=True), output)
         return
-    from topocheck.nccl.topo_compare import compare
+    from topocheck.nccl.topofile.compare import compare
     from topocheck.render.nccl import topology_text
 
     machine = None if no_machine else given.load(from_)
@@ -153,23 +153,25 @@ def topo(
         style = common.style(None, no_color, width)
         common.emit(topology_text(file.root, file.remarks, differences, str(input_), style))
     if file.fatal:
-        raise typer.Exit(common.EXIT_FAILED)
+        raise typer.Exit(EXIT_FAILED)
 
 
 @app.command("predict")
 def predict(
     ranks: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--ranks", metavar="FILE", help="TOML or JSON: which rank runs on which GPU of which recording."),
+        typer.Option("--ranks", metavar="FILE", help="TOML or JSON: which rank runs on which GPU of which snapshot."),
     ] = None,
     set_: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option("--set", metavar="NAME=VALUE", help="What if it were set (NAME=: not set); repeatable."),
     ] = None,
     topo_file: TopoFile = None,
+    all_: Annotated[bool, typer.Option("--all", help="Show every pair of ranks and every NIC.")] = False,
     why: Annotated[bool, typer.Option("--why", help="Show the chain of rules of every pair.")] = False,
+    fabric: FabricFiles = None,
     nccl_version: NcclVersion = None,
-    format_: Format = "text",
+    format_: Annotated[str, typer.Option("--format", help="text, json (--json) or html.")] = "text",
     from_: common.From = None,
     output: common.Output = None,
     no_color: common.NoColor = False,
@@ -177,29 +179,71 @@ def predict(
 ) -> None:
     """Predict the transport NCCL will choose between each pair of ranks, and why.
 
-    Exit code 0: predicted; 1: NCCL's init would end; 2: wrong input, or no GPU; 3: no GPU whose driver answers, or a
-    rank on a GPU that no job can use.
+    Exit code 0: predicted; 1: ncclCommInitRank would fail; 2: wrong input, or no GPU; 3: no GPU whose driver answers,
+    or a rank on a GPU that no job can use.
     """
-    from topocheck.render.nccl import prediction_text
+    from topocheck.render.prediction import prediction_text
 
-    common.choose(format_, ("text", "json"), "--format")
+    common.choose(format_, ("text", "json", "html"), "--format")
     what_if = jobs.parse_settings(set_ or [])
     job = jobs.hosts_for(ranks, from_, topo_file, nccl_version, what_if)
     for problem in jobs.problems_of(what_if, job.version):
-        print(f"topocheck: --set: {problem}", file=sys.stderr)
-    p = jobs.predict_or_fail(job)
-    style = common.style(output, no_color, width)
-    common.emit(given.json_text(p) if format_ == "json" else prediction_text(p, job.labels, style, why=why), output)
+        common.warn(f"--set: {problem}")
+    p = on_fabric(jobs.predict_or_fail(job), fabric)
+    if format_ == "json":
+        text = given.json_text(p)
+    elif format_ == "html":
+        from topocheck.render.html.results import prediction_html
+
+        text = prediction_html(p, job.labels, why=why)
+    else:
+        text = prediction_text(p, job.labels, common.style(output, no_color, width), why=why, every=all_)
+    common.emit(text, output)
     if p.fatal:
-        raise typer.Exit(common.EXIT_FAILED)
+        raise typer.Exit(EXIT_FAILED)
     if p.unplaced:
-        raise typer.Exit(common.EXIT_UNKNOWN)
+        raise typer.Exit(EXIT_UNKNOWN)
+
+
+def on_fabric(p: Prediction, files: list[Path] | None) -> Prediction:
+    """Return a prediction with its ring bounded by the uplinks that the hosts' order crosses, by a dump of the fabric.
+
+    Raises:
+        InputError: a dump cannot be read.
+    """
+    if not files:
+        return p
+    import msgspec
+
+    from topocheck.cli.fabric import read_fabric
+    from topocheck.cli.placement import leaf_rates
+    from topocheck.fabric.tiers import tiers_of
+    from topocheck.placement.order import node_order
+    from topocheck.placement.ranks import RankPlace
+
+    leaves = leaf_rates(tiers_of(read_fabric(files)))
+    order = node_order([RankPlace(rank=r.rank, node=r.host) for r in p.ranks], leaves)
+    if order is None:
+        return msgspec.structs.replace(p, notes=(*p.notes, "the dump of the fabric holds fewer than two of the hosts"))
+    note = f"a ring over the hosts in this order crosses between leaves {order.crossings} times, at best {order.least}"
+    bounds = p.bounds
+    if order.limit_gb_s is not None:
+        by = f"the uplinks of {order.limited_by}: {order.limit_gb_s:.1f} GB/s for each host that sends over them"
+        bounds = tuple(
+            msgspec.structs.replace(b, busbw_gb_s=order.limit_gb_s, limited_by=by)
+            if b.algorithm == "Ring" and order.limit_gb_s < b.busbw_gb_s
+            else b
+            for b in bounds
+        )
+    return msgspec.structs.replace(p, bounds=bounds, notes=(*p.notes, note))
 
 
 @app.command("log")
 def log(
     file: Annotated[Path, typer.Argument(help="A log made with NCCL_DEBUG=INFO; - for standard input.")],
-    compare: Annotated[bool, typer.Option("--compare", help="Set it beside the prediction for this machine.")] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare it with the prediction for this machine.")
+    ] = False,
     ranks: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--ranks", metavar="FILE", help="With --compare: the job's ranks."),
@@ -211,26 +255,29 @@ def log(
     no_color: common.NoColor = False,
     width: common.Width = 0,
 ) -> None:
-    """Read a log of NCCL: what it chose, what failed and why, and where it parts from the prediction.
+    """Read a log of NCCL, RCCL, Gloo or nccl-tests: what it chose, what failed and why, where the prediction differs.
 
-    Exit code 0: no failure, and no difference where it is compared; 1: either; 2: wrong input.
+    Exit code 0: no failure (warnings allowed), and no difference where it is compared; 1: either; 2: wrong input.
     """
-    from topocheck.nccl import log_compare
-    from topocheck.nccl.log import read_log
+    from topocheck.host.input import chunks_of
+    from topocheck.nccl.logs import compare as log_compare
+    from topocheck.nccl.logs.build_note import build_findings
+    from topocheck.nccl.logs.reader import read_log
     from topocheck.render.nccl import log_text
 
     common.choose(format_, ("text", "json"), "--format")
-    result = read_log(given.chunks_of(file))
-    if not result.nccl_lines and not result.versions and not result.failures:
+    result = read_log(chunks_of(file, "a log of NCCL"))
+    if not (result.nccl_lines or result.versions or result.failures or result.tests or result.hints):
         raise InputError(
             f"{file}: no line of NCCL among {given.counted_lines(result.lines, result.long_lines)}: was it run with "
             "NCCL_DEBUG=INFO, and does the log hold its output?"
         )
     comparison = None
-    if compare or from_ is not None or ranks is not None or topo_file is not None:
+    if compare or from_ or ranks is not None or topo_file is not None:
         version = result.versions[0] if result.versions else None
         job = jobs.hosts_for(ranks, from_, topo_file, version, log_compare.settings_for(result))
         comparison = log_compare.compare(result, jobs.predict_or_fail(job))
+        result.findings += build_findings(result, job.hosts)
     style = common.style(output, no_color, width)
     if format_ == "json":
         text = given.json_text({"log": result, "comparison": comparison})
@@ -238,4 +285,4 @@ def log(
         text = log_text(result, comparison, style)
     common.emit(text, output)
     if result.failures or (comparison is not None and comparison.differences):
-        raise typer.Exit(common.EXIT_FAILED)
+        raise typer.Exit(EXIT_FAILED)

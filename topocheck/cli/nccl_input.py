@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import stat
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topocheck.cli import common
-from topocheck.model.base import InputError
+from topocheck.host.input import chunks_of, read_input
+from topocheck.model.base import InputError, is_digits
+from topocheck.model.document import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from topocheck.knowledge.nccl import NcclSetting, Version
     from topocheck.model.node import Node
-    from topocheck.nccl.topo_file import TopoFile
+    from topocheck.nccl.topofile.file import TopoFile
     from topocheck.topology.types import Topology
 
 
-def load(recording: Path | None) -> tuple[Node, Topology]:
+def load(recording: common.Given) -> tuple[Node, Topology]:
     """Return the facts and the topology of a recording, or of this machine."""
     from topocheck.pipeline import read_node
     from topocheck.topology.build import build
@@ -35,9 +33,9 @@ def version_of(text: str | None, node: Node | None = None) -> Version:
         InputError: what is asked for is no version, or none that had what is predicted here.
     """
     from topocheck.knowledge.nccl import TABLE_VERSION, parse_version, version_key
-    from topocheck.nccl.view import version_for
+    from topocheck.nccl.predict.report import version_for
 
-    asked = parse_version(text) if text is not None and text.lstrip("v")[:1].isdigit() else None
+    asked = parse_version(text) if text is not None and is_digits(text.lstrip("v")[:1]) else None
     if text is not None and (asked is None or asked < (2, 0, 0)):
         what = "a version such as 2.28.9" if asked is None else "NCCL 2.0 or newer; version 1 knew one node only"
         raise InputError(f"--nccl-version {text[:40]!r}: expected {what}")
@@ -59,28 +57,18 @@ def setting_like(name: str) -> NcclSetting:
     if found is None:
         raise InputError(f"no setting like {name!r} is known (NCCL {nccl.TABLE_VERSION})")
     if found.name != name:
-        print(f"topocheck: {name} is not known; nearest is {found.name}", file=sys.stderr)
+        common.warn(f"{name} is not known; nearest is {found.name}")
     return found
-
-
-def read_bytes(path: Path, limit: int) -> bytes:
-    """Return a file, or standard input, no more than one byte beyond the limit."""
-    try:
-        if str(path) == "-":
-            return common.standard_input().read(limit + 1)
-        with path.open("rb") as f:
-            return f.read(limit + 1)
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read: {e.strerror}") from e
 
 
 def topology_file(path: Path, version: Version) -> TopoFile:
     """Return a topology file and what a version of NCCL makes of it."""
-    from topocheck.nccl.topo_file import judge_file
-    from topocheck.nccl.xml import MAX_BYTES, NcclXmlError
+    from topocheck.nccl.topofile.file import judge_file
+    from topocheck.nccl.topofile.xml import MAX_BYTES, NcclXmlError
 
     try:
-        return judge_file(str(path), read_bytes(path, MAX_BYTES), version)
+        data = read_input(path, MAX_BYTES, "a topology file of NCCL")
+        return judge_file(str(path), data, version)
     except NcclXmlError as e:
         raise InputError(f"{path}: {e}") from e
 
@@ -90,6 +78,7 @@ def json_text(value: object) -> str:
     import msgspec
 
     from topocheck.model.base import Missing
+    from topocheck.render import quoting
 
     def plain(x: Any) -> Any:
         if isinstance(x, Missing):
@@ -105,15 +94,14 @@ def json_text(value: object) -> str:
             return [plain(v) for v in x]
         return x
 
-    text = msgspec.json.encode({"schema_version": 1, **plain(value)})
-    return msgspec.json.format(text, indent=2).decode() + "\n"
+    return quoting.json_text({"schema_version": SCHEMA_VERSION, **plain(value)})
 
 
 def library_names(path: Path, version_text: str | None) -> dict[str, object]:
     """Return how the table of settings and the names in a library differ."""
     from topocheck.knowledge import nccl_library
 
-    names, stated = nccl_library.names_in(chunks_of(path))
+    names, stated = nccl_library.names_in(chunks_of(path, "libnccl.so.2"))
     if not names:
         raise InputError(f"{path}: no name of an NCCL setting in it; expected libnccl.so.2")
     version = version_of(version_text) if version_text or stated is None else stated
@@ -130,20 +118,3 @@ def counted_lines(lines: int, long_lines: int) -> str:
     """Return a number of lines in words, with those that were longer than what is read of a line."""
     text = "1 line" if lines == 1 else f"{lines} lines"
     return f"{text} ({long_lines} too long for a log, of which only the start was read)" if long_lines else text
-
-
-def chunks_of(path: Path) -> Iterator[bytes]:
-    """Yield a log or a library in pieces; standard input for `-`. A FIFO is fine; a device has no end."""
-    try:
-        if str(path) == "-":
-            while chunk := common.standard_input().read(1 << 20):
-                yield chunk
-            return
-        mode = os.stat(path).st_mode
-        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            raise InputError(f"{path}: a device, not a file; for standard input give -")
-        with path.open("rb") as f:
-            while chunk := f.read(1 << 20):
-                yield chunk
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read: {e.strerror}") from e

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from topocheck.cli import common
-from topocheck.cli.nccl_input import load, read_bytes, topology_file, version_of
+from topocheck.cli.nccl_input import load, topology_file, version_of
 from topocheck.model.base import InputError
+from topocheck.model.exit_codes import EXIT_UNKNOWN
 
 if TYPE_CHECKING:
     from topocheck.knowledge.nccl import Version
     from topocheck.model.node import Node
-    from topocheck.nccl.types import HostInput, Prediction, RankSpec
+    from topocheck.nccl.predict.types import HostInput, Prediction, RankSpec
     from topocheck.topology.types import Topology
 
 
@@ -28,7 +29,7 @@ class Job(NamedTuple):
 
 def hosts_for(
     ranks: Path | None,
-    from_: Path | None,
+    from_: common.Given,
     topo_file: Path | None,
     version_text: str | None,
     what_if: dict[str, str],
@@ -45,15 +46,15 @@ def hosts_for(
     Raises:
         InputError: a file cannot be used, or there is no GPU to predict for.
     """
-    from topocheck.nccl.topo_net import CHOOSE_NETWORK
-    from topocheck.nccl.types import HostInput
-    from topocheck.nccl.view import version_note
+    from topocheck.nccl.predict.report import version_note
+    from topocheck.nccl.predict.types import HostInput
+    from topocheck.nccl.topofile.nic_selection import CHOOSE_NETWORK
 
-    if ranks is not None and from_ is not None:
+    if ranks is not None and from_:
         raise InputError("--ranks and --from: expected one of them; the rank file names its recordings")
     if ranks is not None:
         return from_rank_file(ranks, version_text, topo_file, what_if)
-    if topo_file is not None and from_ is None:
+    if topo_file is not None and not from_:
         version = version_of(version_text)
         file = topology_file(topo_file, version)
         assert file.root is not None
@@ -78,22 +79,22 @@ def hosts_for(
     return Job((host,), version, None, labels_of(topology), version_note(node, version_text))
 
 
-def _look_for_gpus(topology: Topology, from_: Path | None) -> None:
+def _look_for_gpus(topology: Topology, from_: common.Given) -> None:
     """End the command where there is no GPU whose transports could be predicted.
 
     Raises:
         InputError: there is none.
-        typer.Exit: none of those there can be used, so what NCCL would do cannot be told.
+        typer.Exit: none of those there can be used, so what NCCL would do cannot be determined.
     """
-    from topocheck.nccl.topo import usable_gpus, why_unusable
+    from topocheck.nccl.topofile.write import usable_gpus, why_unusable
 
-    where = "here" if from_ is None else f"in {from_}"
+    where = f"in {', '.join(map(str, from_))}" if from_ else "here"
     if not topology.gpus:
-        other = "; --from takes a recording of another machine, --topo a topology file" if from_ is None else ""
+        other = "; --from takes a recording of another machine, --topo a topology file" if not from_ else ""
         raise InputError(f"no NVIDIA GPU {where}, so there is nothing to predict{other}")
     if not usable_gpus(topology):
         why = why_unusable(topology.gpus[0]) or "no GPU can be used"
-        common.fail(f"what NCCL would do {where} cannot be told: {why}", common.EXIT_UNKNOWN)
+        common.fail(f"what NCCL would do {where} cannot be determined: {why}", EXIT_UNKNOWN)
 
 
 def host_of(
@@ -105,7 +106,7 @@ def host_of(
     name: str | None = None,
 ) -> HostInput:
     """Return what the prediction knows of a node, with the settings and the topology file that are given."""
-    from topocheck.nccl.view import host_input, settings_of
+    from topocheck.nccl.predict.report import host_input, settings_of
 
     file = None if topo_file is None else topology_file(topo_file, version)
     return host_input(node, topology, version, name=name, file=file, settings=settings_of(node, what_if))
@@ -113,7 +114,7 @@ def host_of(
 
 def labels_of(topology: Topology) -> dict[int, str]:
     """Return the label of each rank's GPU where ranks are the usable GPUs in order."""
-    from topocheck.nccl.topo import usable_gpus
+    from topocheck.nccl.topofile.write import usable_gpus
 
     return {i: g.label for i, g in enumerate(usable_gpus(topology))}
 
@@ -124,11 +125,12 @@ def from_rank_file(path: Path, version_text: str | None, topo_file: Path | None,
     Raises:
         InputError: it or one of its recordings cannot be used; names the file and the line.
     """
-    from topocheck.nccl.rank_file import MAX_BYTES, gpu_address, parse_rank_file
-    from topocheck.nccl.types import RankSpec
-    from topocheck.nccl.view import version_note
+    from topocheck.host.input import read_input
+    from topocheck.nccl.predict.rank_file import MAX_BYTES, gpu_address, parse_rank_file
+    from topocheck.nccl.predict.report import version_note
+    from topocheck.nccl.predict.types import RankSpec
 
-    text = read_bytes(path, MAX_BYTES).decode("utf-8", "replace")
+    text = read_input(path, MAX_BYTES, "a rank file").decode("utf-8", "replace")
     recordings, entries = parse_rank_file(text, str(path))
     hosts: dict[str, HostInput] = {}
     indices: dict[str, dict[int, str]] = {}
@@ -140,7 +142,7 @@ def from_rank_file(path: Path, version_text: str | None, topo_file: Path | None,
             continue
         recording = recordings.get(name, name)
         try:
-            node, topology = load(None if recording == "live" else path.parent / str(recording))
+            node, topology = load(None if recording == "live" else [path.parent / str(recording)])
         except InputError as e:
             meant = "" if name in recordings else " (not under [hosts], so taken for a recording)"
             raise InputError(f"{entry['where']}: host {name!r}{meant}: {e}") from None
@@ -172,7 +174,7 @@ def predict_or_fail(job: Job) -> Prediction:
     """Return the prediction; what is wrong with the job becomes an InputError."""
     import msgspec
 
-    from topocheck.nccl.predict import PredictError, predict
+    from topocheck.nccl.predict.predict import PredictError, predict
 
     try:
         prediction = predict(job.hosts, job.version, job.ranks)
@@ -200,7 +202,7 @@ def parse_settings(items: list[str]) -> dict[str, str]:
 
 def problems_of(settings: dict[str, str], version: Version) -> list[str]:
     """Return why a version would ignore some of the settings, or read them otherwise than they look."""
-    from topocheck.knowledge.nccl_values import judge_setting
+    from topocheck.nccl.rules.values import judge_setting
 
     found = [p for name, value in settings.items() for p in judge_setting(name, value, version)]
     return [p.text for p in found if p.kind != "risky"]

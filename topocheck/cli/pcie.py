@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from topocheck.cli import common
+
 
 def pcie(
     generation: Annotated[int, typer.Argument(metavar="GEN", help="PCIe generation, 1 to 7.")],
@@ -21,4 +23,4 @@ def pcie(
         result = pcie_throughput(generation, width, max_payload)
     except ValueError as e:
         raise InputError(str(e)) from e
-    print(pcie_text(result), end="")
+    common.emit(pcie_text(result))

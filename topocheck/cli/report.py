@@ -1,19 +1,23 @@
-"""`topocheck report`: how this node is wired, what each wire can carry, and what is wrong."""
+"""`topocheck report`: a node's topology, link bandwidths and problems."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from topocheck.cli import common
+from topocheck.cli.fabric_join import FabricFiles
 from topocheck.model.base import InputError
 
-FORMATS = ("text", "json", "markdown")
+if TYPE_CHECKING:
+    from topocheck.pipeline import Report
+
+FORMATS = ("text", "json", "markdown", "html", "svg")
 SECTIONS = (
-    "summary", "record", "tree", "matrix", "pcie", "nvlink", "numa", "nics", "nccl", "p2p", "rdma", "limits",
-    "software", "probes",
+    "summary", "notes", "devices", "tree", "matrix", "pcie", "nvlink", "nics", "numa", "nccl", "p2p", "rdma", "limits",
+    "software", "system-summary", "probes",
 )  # fmt: skip
 
 
@@ -25,12 +29,16 @@ def report(
             "--smi-topo", metavar="FILE", help="Read a pasted `nvidia-smi topo` matrix; - for standard input."
         ),
     ] = None,
-    format_: Annotated[str, typer.Option("--format", help="text, json or markdown.")] = "text",
+    format_: Annotated[
+        str,
+        typer.Option("--format", help="text, json (--json), markdown, html (with the drawing) or svg (the drawing)."),
+    ] = "text",
     output: common.Output = None,
     section: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option("--section", help=f"Only this section; may be repeated: {', '.join(SECTIONS)}."),
     ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every section, not the first screen alone.")] = False,
     cross_check: Annotated[
         bool, typer.Option("--cross-check", help="Also ask nvidia-smi and compare its matrix with ours.")
     ] = False,
@@ -40,19 +48,23 @@ def report(
     deadline: Annotated[
         float, typer.Option("--deadline", help="With --cluster: seconds to wait for the other nodes.")
     ] = 60.0,
+    fabric: FabricFiles = None,
     no_color: common.NoColor = False,
     width: common.Width = 0,
 ) -> None:
-    """Show how this node is wired, what each wire can carry, and what is wrong with it.
+    """Show this node's topology, link bandwidths and problems.
 
-    Needs no root and no GPU; what root would add is said. Exits 0 once it has printed a report.
+    Needs no root and no GPU; names what only root can read. Exits 0 once it has printed a report.
     """
     common.choose(format_, FORMATS, "--format")
     for s in section or ():
         common.choose(s, SECTIONS, "--section")
-    if not deadline > 0:
-        raise InputError(f"--deadline {deadline:g}: expected seconds above 0")
-    if smi_topo is not None and (from_ is not None or section or cluster or cross_check):
+    common.deadline(deadline)
+    if section and format_ in ("html", "svg"):
+        raise InputError(f"--section goes with --format text and markdown, not with {format_}")
+    if section and all_:
+        raise InputError("--all prints every section: leave out --section")
+    if smi_topo is not None and (from_ or section or cluster or cross_check):
         raise InputError(
             "--smi-topo reads a pasted matrix and nothing else: leave out --from, --section, --cluster "
             "and --cross-check"
@@ -61,23 +73,44 @@ def report(
         from topocheck.cli.cluster import cluster_report
 
         code = cluster_report(
-            from_=from_, format_=format_, output=output, deadline_s=deadline, no_color=no_color, width=width
+            from_=from_,
+            format_=format_,
+            output=output,
+            deadline_s=deadline,
+            fabric=fabric,
+            no_color=no_color,
+            width=width,
         )
         raise typer.Exit(code)
+    if fabric:
+        raise InputError(
+            "--fabric goes with --cluster; one node's report has no network: topocheck network fabric FILE"
+        )
     if smi_topo is not None:
         from topocheck.cli.smi import smi_report
 
         common.emit(smi_report(smi_topo, format_, common.style(output, no_color, width)), output)
         return
     host = common.open_host(from_, cross_check=cross_check)
+    if from_ and len(from_) == 1:
+        from topocheck.readers.files import only_a_matrix
+
+        if only_a_matrix(host):
+            from topocheck.cli.smi import smi_report
+
+            common.emit(smi_report(from_[0], format_, common.style(output, no_color, width)), output)
+            return
     from topocheck.pipeline import build_report
 
     result = build_report(host)
     if format_ == "json":
         import topocheck
-        from topocheck.render import document
+        from topocheck.render import report_json as document
 
         common.emit(document.encode(document.report_document(result, topocheck.__version__)), output)
+        return
+    if format_ in ("html", "svg"):
+        common.emit(drawn(result, format_), output)
         return
     if format_ == "markdown":
         from topocheck.render.markdown import report_markdown
@@ -86,4 +119,28 @@ def report(
         return
     from topocheck.render.text import report_text
 
-    common.emit(report_text(result, section, common.style(output, no_color, width)), output)
+    common.emit(
+        report_text(result, section or (SECTIONS if all_ else None), common.style(output, no_color, width)), output
+    )
+
+
+def drawn(result: Report, format_: str) -> str:
+    """Return a report as a page (`html`) or as the drawing alone (`svg`).
+
+    Raises:
+        InputError: nothing was read that could be drawn.
+    """
+    if format_ == "svg":
+        from topocheck.picture.scene import can_be_drawn
+
+        if not can_be_drawn(result.topology):
+            raise InputError(
+                "--format svg: what was read names GPUs without the PCI tree that they hang on, so there is nothing to "
+                "draw; --format html shows the matrix"
+            )
+        from topocheck.render.html.node import report_svg
+
+        return report_svg(result)
+    from topocheck.render.html.report import report_html
+
+    return report_html(result)

@@ -1,22 +1,29 @@
-"""`topocheck scale`: what more ranks gain, and what training makes of the wires."""
+"""`topocheck scale`: what more ranks gain, and what training makes of the links."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from topocheck.cli import common
+from topocheck.cli.fabric_join import FabricFiles
 from topocheck.cli.signals import stop_cleanly
+from topocheck.host.output import write_file
 from topocheck.model.base import InputError
+from topocheck.model.exit_codes import EXIT_OK, EXIT_UNKNOWN
 
 if TYPE_CHECKING:
     from topocheck.model.node import Node
-    from topocheck.tests_live.scale_types import ScaleOptions, ScaleReport
+    from topocheck.tests_live.launch.rendezvous import Rendezvous
+    from topocheck.tests_live.training.report_types import ScaleOptions, ScaleReport
 
-FORMATS = ("text", "json", "csv", "markdown")
+FORMATS = ("text", "json", "csv", "markdown", "html")
 MOST_MIB = 1 << 20
+AGREE_S = 60.0
+"""Seconds that the other ranks wait for rank 0's exit code once they have done their part."""
 OptionalPath = Optional[Path]  # noqa: UP045 - typer reads it at run time
 OptionalList = Optional[list[str]]  # noqa: UP045
 OptionalText = Optional[str]  # noqa: UP045
@@ -27,25 +34,50 @@ def scale(
     ranks: Annotated[int, typer.Option("--ranks", help="Most ranks; 0: one per GPU, or 2, or the launcher's.")] = 0,
     collective: Annotated[str, typer.Option("--collective", help="The collective to scale.")] = "all_reduce",
     size: Annotated[
-        OptionalText, typer.Option("--size", help="Its size, such as 64MiB; else that of --gradient.")
+        OptionalText, typer.Option("--size", help="Its size, such as 64MiB; else that of --gradients.")
     ] = None,
-    gradient: Annotated[
-        OptionalText, typer.Option("--gradient", help="Gradient bytes of the model; else 25MiB, on a GPU 256MiB.")
+    gradients: Annotated[
+        OptionalText, typer.Option("--gradients", help="Gradient bytes of the model; else 25MiB, on a GPU 256MiB.")
     ] = None,
     batch: Annotated[int, typer.Option("--batch", help="Samples a rank takes in a step; 0: 32, on a GPU 512.")] = 0,
     hooks: Annotated[
-        str, typer.Option("--hooks", help="all, none, or by comma: fp16,bf16,powersgd,8bit_tensor,8bit_channel.")
-    ] = "all",
+        str,
+        typer.Option(
+            "--hooks",
+            help="usual, all, none, or by comma: fp16,bf16,fp8,8bit_tensor,8bit_channel,topk,sign,powersgd.",
+        ),
+    ] = "usual",
     buckets: Annotated[
         OptionalText, typer.Option("--buckets", help="Bucket sizes to sweep, in MiB by comma; none for no sweep.")
     ] = None,
     no_digits: Annotated[bool, typer.Option("--no-digits", help="No training on the digits.")] = False,
-    no_patterns: Annotated[bool, typer.Option("--no-patterns", help="No ring beside parameter server.")] = False,
+    no_patterns: Annotated[
+        bool, typer.Option("--no-patterns", help="Do not compare ring and parameter server.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter samples.")] = False,
+    simulate: Annotated[
+        int,
+        typer.Option("--simulate", metavar="N", help="Measure nothing: model times up to N GPUs (--levels, --fabric)."),
+    ] = 0,
+    levels: Annotated[
+        OptionalPath,
+        typer.Option("--levels", metavar="FILE", help="With --simulate: levels of the network, alpha and beta (TOML)."),
+    ] = None,
+    fabric: FabricFiles = None,
+    gpus_per_node: Annotated[
+        int,
+        typer.Option("--gpus-per-node", min=0, max=1024, help="With --simulate --fabric; 0: one for each adapter."),
+    ] = 0,
+    step_ms: Annotated[
+        float, typer.Option("--step-ms", help="With --simulate: computation of one GPU in a step, milliseconds.")
+    ] = 0.0,
+    deadline: Annotated[
+        float, typer.Option("--deadline", help="Under a launcher: seconds to wait for the other ranks.")
+    ] = 60.0,
     curve: Annotated[
         OptionalPath, typer.Option("--curve", metavar="FILE", help="Draw the curves: .svg or .png.")
     ] = None,
-    format_: Annotated[str, typer.Option("--format", help="text, json, csv or markdown.")] = "text",
+    format_: Annotated[str, typer.Option("--format", help="text, json (--json), csv, markdown or html.")] = "text",
     output: common.Output = None,
     no_color: common.NoColor = False,
     width: common.Width = 0,
@@ -53,21 +85,63 @@ def scale(
     """Run the same collective and a data-parallel training step at 1, 2, 4 ... all ranks and nodes.
 
     Shows time, throughput, speed-up and efficiency; what gradient compression gains and costs; the best bucket size
-    beside what the cost model predicted; a ring beside a parameter server. Starts its ranks itself on one node; under
+    next to what the cost model predicted; a ring beside a parameter server. Starts its ranks itself on one node; under
     torchrun, srun or mpirun it joins as that rank. Exit code 0 fine, 2 wrong usage, 3 something could not be measured.
     """
+    if simulate or levels is not None or fabric:
+        _simulate(
+            simulate, levels=levels, fabric=tuple(fabric or ()), gpus_per_node=gpus_per_node, size=size,
+            step_ms=step_ms, gradients=gradients, format_=format_, output=output, curve=curve, no_color=no_color,
+            width=width,
+        )  # fmt: skip
+        return
     common.choose(format_, FORMATS, "--format")
+    common.deadline(deadline)
     options = _options(
-        backends=backend, ranks=ranks, collective=collective, size=size, gradient=gradient, batch=batch, hooks=hooks,
+        backends=backend, ranks=ranks, collective=collective, size=size, gradients=gradients, batch=batch, hooks=hooks,
         buckets=buckets, digits=not no_digits, patterns=not no_patterns, quick=quick,
     )  # fmt: skip
-    report = _run(options, {"--output": output, "--curve": curve})
-    if report is None:
-        return
-    common.emit(_page(report, format_, output, no_color=no_color, width=width), output)
-    if curve is not None:
-        _draw(report, curve)
-    raise typer.Exit(common.EXIT_UNKNOWN if report.not_measured or not report.points else common.EXIT_OK)
+    with contextlib.ExitStack() as end:
+        report, meeting = _run(options, {"--output": output, "--curve": curve}, end, deadline)
+        if meeting is not None and meeting.world.rank:  # rank 0 prints
+            raise typer.Exit(meeting.exit_code(AGREE_S))
+        common.emit(_page(report, format_, output, no_color=no_color, width=width), output)
+        if curve is not None:
+            _draw(report, curve)
+        code = EXIT_UNKNOWN if report.not_measured or not report.points else EXIT_OK
+        if meeting is not None:
+            meeting.agree(code, AGREE_S)
+    raise typer.Exit(code)
+
+
+def _simulate(
+    most: int,
+    *,
+    levels: Path | None,
+    fabric: tuple[Path, ...],
+    gpus_per_node: int,
+    size: str | None,
+    step_ms: float,
+    gradients: str | None,
+    format_: str,
+    output: Path | None,
+    curve: Path | None,
+    no_color: bool,
+    width: int,
+) -> None:
+    from topocheck.bandwidth.cases import parse_size
+    from topocheck.cli.simulate import simulate
+
+    sizes = []
+    for option, text in (("--size", size or "256MiB"), ("--gradients", gradients or "256MiB")):
+        try:
+            sizes.append(parse_size(text))
+        except ValueError as e:
+            raise InputError(f"{option}: {e}") from None
+    simulate(
+        most, levels=levels, fabric=fabric, gpus_per_node=gpus_per_node, size_bytes=sizes[0], step_ms=step_ms,
+        gradient_bytes=sizes[1], format_=format_, output=output, curve=curve, no_color=no_color, width=width,
+    )  # fmt: skip
 
 
 def _options(
@@ -76,7 +150,7 @@ def _options(
     ranks: int,
     collective: str,
     size: str | None,
-    gradient: str | None,
+    gradients: str | None,
     batch: int,
     hooks: str,
     buckets: str | None,
@@ -84,34 +158,34 @@ def _options(
     patterns: bool,
     quick: bool,
 ) -> ScaleOptions:
+    from topocheck.bandwidth.cases import parse_size
+    from topocheck.bandwidth.collective_plan import BACKENDS, COLLECTIVES
     from topocheck.model.units import size_text
-    from topocheck.tests_live.plan_collectives import COLLECTIVES
-    from topocheck.tests_live.rows import parse_size
-    from topocheck.tests_live.scale_types import ScaleOptions
-    from topocheck.tests_live.train_types import HOOKS, SMALLEST_BYTES
+    from topocheck.tests_live.launch.training_job import HOOKS, SMALLEST_BYTES, USUAL_HOOKS
+    from topocheck.tests_live.training.report_types import ScaleOptions
 
-    named = tuple(b.strip() for x in backends or () for b in x.split(",") if b.strip())
-    for b in named:
-        common.choose(b, ("nccl", "gloo", "mpi"), "--backend")
-    common.choose(collective, COLLECTIVES, "--collective")
+    named = tuple(
+        common.choose(b.strip(), BACKENDS, "--backend") for x in backends or () for b in x.split(",") if b.strip()
+    )
+    chosen_collective = common.choose(collective, COLLECTIVES, "--collective")
     for option, value, most in (("--ranks", ranks, 4096), ("--batch", batch, 1 << 20)):
         if not 0 <= value <= most:
             raise InputError(f"{option} {value}: expected 0 to {most}")
-    chosen = HOOKS if hooks == "all" else ("none", *(h.strip() for h in hooks.split(",") if h.strip() != "none"))
-    for h in chosen:
-        common.choose(h, HOOKS, "--hooks")
+    sets: dict[str, tuple[str, ...]] = {"all": HOOKS, "usual": USUAL_HOOKS}
+    names = sets.get(hooks) or ("none", *(h.strip() for h in hooks.split(",")))
+    chosen = [common.choose(h, HOOKS, "--hooks") for h in names]
     sizes = []
-    for option, text in (("--size", size), ("--gradient", gradient)):
+    for option, text in (("--size", size), ("--gradients", gradients)):
         try:
             sizes.append(0 if text is None else parse_size(text))
         except ValueError as e:
             raise InputError(f"{option}: {e}") from None
-    if gradient is not None and sizes[1] < SMALLEST_BYTES:
-        raise InputError(f"--gradient {gradient}: the smallest model has {size_text(SMALLEST_BYTES)} of gradients")
+    if gradients is not None and sizes[1] < SMALLEST_BYTES:
+        raise InputError(f"--gradients {gradients}: the smallest model has {size_text(SMALLEST_BYTES)} of gradients")
     return ScaleOptions(
         backends=named,
         ranks=ranks,
-        collective=collective,
+        collective=chosen_collective,
         collective_bytes=sizes[0],
         gradient_bytes=sizes[1],
         batch=batch,
@@ -121,6 +195,7 @@ def _options(
         patterns=patterns,
         samples=3 if quick else 5,
         sample_s=0.1 if quick else 0.3,
+        limit_s=3.0 if quick else 30.0,
     )
 
 
@@ -167,52 +242,47 @@ def _check_files(files: dict[str, Path | None]) -> None:
         raise InputError(f"--curve {curve}: a PNG needs matplotlib: pip install matplotlib, or ask for .svg")
 
 
-def _run(options: ScaleOptions, files: dict[str, Path | None]) -> ScaleReport | None:
-    """Run it; None on a launcher's ranks other than 0, which write none of the files."""
+def _run(
+    options: ScaleOptions, files: dict[str, Path | None], end: contextlib.ExitStack, deadline_s: float
+) -> tuple[ScaleReport, Rendezvous | None]:
+    """Run it; a launcher's ranks other than 0 write none of the files. Returns the report and where the ranks meet."""
     import msgspec
 
     from topocheck.render.progress import Progress
-    from topocheck.tests_live import ranks as launchers
-    from topocheck.tests_live import scale as live
+    from topocheck.tests_live.launch import rendezvous
+    from topocheck.tests_live.launch import world as launchers
     from topocheck.tests_live.run import machine_facts, torch_installed
-    from topocheck.tests_live.scale_ground import common_ground, local_ground
-    from topocheck.tests_live.scale_summary import summarize
+    from topocheck.tests_live.training import run as live
+    from topocheck.tests_live.training.job_layout import common_job, local_job
+    from topocheck.tests_live.training.summary import summarize
 
     if not torch_installed():
         raise InputError("scale trains with torch, which is not installed: pip install 'topocheck-gpu[bw]'")
-    progress: Progress | None = None
     try:
         world = launchers.detect_here()
         stop_cleanly(launched=world is not None)
         first = world is None or world.rank == 0
         if first:
             _check_files(files)
+        meeting = None if world is None else end.enter_context(rendezvous.join(world, "scale", deadline_s))
         node, gpus = _look()
-        ground, ports = (local_ground(gpus, options.ranks), ()) if world is None else common_ground(world, gpus)
+        if meeting is None:
+            job = local_job(gpus, options.ranks)
+        else:
+            rendezvous.warn(meeting)
+            job = common_job(meeting, gpus, deadline_s)
         progress = Progress(enabled=first)
-        done = 0
-
-        def tell(words: str) -> None:
-            nonlocal done
-            done += 1
-            if progress is not None:
-                progress.tell("measured", words, 0.0)
-
-        raw, outcomes = live.run(ground, options, world, tell, ports)
+        with contextlib.closing(progress):
+            raw, outcomes = live.run(job, options, meeting, lambda words: progress.tell("measured", words, 0.0))
     except launchers.LaunchError as e:
-        raise InputError(str(e)) from None
-    finally:
-        if progress is not None:
-            progress.close()
-    if not first:
-        return None
-    return msgspec.structs.replace(summarize(raw, outcomes), machine=machine_facts(node))
+        raise launchers.input_error(e) from None
+    return (msgspec.structs.replace(summarize(raw, outcomes), machine=machine_facts(node)) if first else raw), meeting
 
 
 def _look() -> tuple[Node, tuple[str, ...]]:
     """Return the facts of this node, and the addresses of its NVIDIA GPUs in PCI order."""
     from topocheck.host.base import Host, RecordedBackend
-    from topocheck.host.gather import gather
+    from topocheck.host.gather.gather import gather
     from topocheck.pipeline import read_node
     from topocheck.probes.registry import PROBES
     from topocheck.topology.build import build
@@ -227,18 +297,21 @@ def _page(report: ScaleReport, format_: str, output: Path | None, *, no_color: b
 
     if format_ == "text":
         return render.scale_text(report, common.style(output, no_color, width))
+    if format_ == "html":
+        from topocheck.render.html.results import scale_html
+
+        return scale_html(report)
     return {"json": render.scale_json, "csv": render.scale_csv, "markdown": render.scale_markdown}[format_](report)
 
 
 def _draw(report: ScaleReport, path: Path) -> None:
-    from topocheck.render import scale_curve
+    from topocheck.render.html import scale_curve
 
     if path.suffix == ".svg":
-        common.replace_file(path, scale_curve.svg(report))
+        common.emit(scale_curve.svg(report), path)
         return
     try:
-        path.write_bytes(scale_curve.png(report))
+        picture = scale_curve.png(report)
     except ImportError as e:
         raise InputError(f"--curve {path}: matplotlib cannot be loaded ({e}); ask for .svg") from None
-    except OSError as e:
-        raise InputError(f"{path}: cannot be written: {e.strerror}") from e
+    write_file(path, picture)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+from time import monotonic
 
-ASK_TO_STOP = (signal.SIGTERM, signal.SIGHUP)
+ASK_TO_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_AGAIN_S = 1.0
+"""A terminal and a launcher often send the same signal to the same process: within this time it is one request."""
 
 
 def stop_cleanly(*, launched: bool = False) -> None:
-    """Take SIGTERM and SIGHUP as Ctrl-C is taken, so that ranks are ended and temporary folders removed.
+    """Take SIGINT, SIGTERM and SIGHUP as a KeyboardInterrupt, so that ranks are ended and temporary folders removed.
 
-    A signal that is ignored already stays so: `nohup` ignores SIGHUP for its command.
+    Who asks again more than a second later does not wait for that. A signal that is ignored already stays so: `nohup`
+    ignores SIGHUP for its command.
 
     Args:
         launched: this process is a rank of torchrun, srun or mpirun, which end all ranks when one of them ends.
@@ -19,12 +23,18 @@ def stop_cleanly(*, launched: bool = False) -> None:
     why = (
         "; a launcher sends it to all ranks where one of them ended or was killed: it may say which" if launched else ""
     )
+    asked: list[float] = []
 
     def interrupt(number: int, frame: object) -> None:
-        # A terminal that goes away sends SIGHUP more than once: the next must not interrupt the clearing away.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        # Not by print: the signal may have come while standard error was being written.
-        os.write(2, f"topocheck: stopped by {signal.Signals(number).name}{why}\n".encode())
+        if asked:
+            if monotonic() - asked[0] > _AGAIN_S:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
+        asked.append(monotonic())
+        if number != signal.SIGINT:
+            # Not by print: the signal may have come while standard error was being written.
+            os.write(2, f"topocheck: stopped by {signal.Signals(number).name}{why}\n".encode())
         raise KeyboardInterrupt
 
     for number in ASK_TO_STOP:

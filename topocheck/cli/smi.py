@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import msgspec
 
 import topocheck
+from topocheck.checks.shared.pasted_matrix import judge_matrix
 from topocheck.cli import common
-from topocheck.gpudirect.types import GpuDirect, P2pVerdict
+from topocheck.gpudirect.types import GpuDirect, Link, P2pVerdict
 from topocheck.host.base import Host, RecordedBackend
-from topocheck.model.base import InputError, known
+from topocheck.host.input import read_input
+from topocheck.model.base import InputError, State, known
 from topocheck.model.smi import SmiMatrix
-from topocheck.nccl.types import NcclView
+from topocheck.nccl.predict.types import NcclView
 from topocheck.pipeline import Report, read_node
-from topocheck.probes.smi_topo import SmiTopoError, parse_matrix
+from topocheck.probes.smi.topo import SmiTopoError, parse_matrix
 from topocheck.render.page import Style
 from topocheck.topology.from_smi import NOT_TOLD, p2p_codes, p2p_reasons, topology_of
 from topocheck.topology.types import Topology
@@ -30,32 +31,17 @@ def smi_report(path: Path, format_: str, style: Style) -> str:
     Raises:
         InputError: the file cannot be read, or holds no matrix.
     """
-    name = "standard input" if str(path) == "-" else str(path)
-    try:
-        if str(path) == "-":
-            data = common.standard_input().read(LIMIT_BYTES + 1)
-        else:
-            with path.open("rb") as f:
-                data = f.read(LIMIT_BYTES + 1)
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read: {e.strerror}") from e
-    if len(data) > LIMIT_BYTES:
-        raise InputError(f"{name}: larger than {LIMIT_BYTES >> 20} MiB; expected the text of nvidia-smi topo")
-    try:
-        matrix = parse_matrix(data.decode("utf-8", "replace"))
-    except SmiTopoError as e:
-        raise InputError(f"{name}: {e}") from e
-    for w in matrix.warnings:
-        print(f"topocheck: {name}: {w}", file=sys.stderr)
-    if matrix.kind == "mp":
-        hides = "nvidia-smi topo -mp leaves NVLink out: whether these GPUs have NVLinks cannot be told from it (use -m)"
-        print(f"topocheck: {name}: {hides}", file=sys.stderr)
+    matrix, name = read_matrix(path)
     result = report_of(matrix, name)
     sections = [s for s in SECTIONS if s != "p2p" or result.gpudirect.p2p]
     if format_ == "json":
-        from topocheck.render import document
+        from topocheck.render import report_json as document
 
         return document.encode(document.report_document(result, topocheck.__version__))
+    if format_ in ("html", "svg"):
+        from topocheck.cli.report import drawn
+
+        return drawn(result, format_)
     if format_ == "markdown":
         from topocheck.render.markdown import report_markdown
 
@@ -65,10 +51,32 @@ def smi_report(path: Path, format_: str, style: Style) -> str:
     return report_text(result, sections, style)
 
 
-def _road(topology: Topology, kind: str, a: str, b: str) -> str:
+def read_matrix(path: Path) -> tuple[SmiMatrix, str]:
+    """Return the matrix of a text, and the name of its file; warnings about it go to standard error.
+
+    Raises:
+        InputError: the file cannot be read, or holds no matrix.
+    """
+    name = "standard input" if str(path) == "-" else str(path)
+    data = read_input(path, LIMIT_BYTES, "the text of nvidia-smi topo")
+    try:
+        matrix = parse_matrix(data.decode("utf-8", "replace"))
+    except SmiTopoError as e:
+        raise InputError(f"{name}: {e}") from e
+    for w in matrix.warnings:
+        common.warn(f"{name}: {w}")
+    if matrix.kind == "mp":
+        hides = "nvidia-smi topo -mp leaves NVLink out: NVLinks of these GPUs are not known from it (use -m)"
+        common.warn(f"{name}: {hides}")
+    return matrix, name
+
+
+def _link(topology: Topology, kind: str, a: str, b: str) -> Link:
     """Return nvlink or pcie where an -m matrix tells the path of a pair; P2P tables alone and -mp do not."""
-    path = next((p for p in topology.paths if (p.from_, p.to) == (a, b)), None)
-    if path is None or kind != "m" or not known(path.class_):
+    if kind != "m":
+        return "unknown"
+    path = topology.find_path(a, b)
+    if path is None or not known(path.class_):
         return "unknown"
     return "nvlink" if path.nvlinks else "pcie"
 
@@ -81,11 +89,14 @@ def report_of(matrix: SmiMatrix, name: str) -> Report:
     verdicts = []
     for (a, b), codes in sorted(p2p_codes(matrix).items()):
         verdict, steps = p2p_reasons(codes)
-        road = "none" if verdict.value == "no" else _road(topology, matrix.kind, a, b)
-        verdicts.append(P2pVerdict(from_=a, to=b, from_label=a, to_label=b, verdict=verdict, road=road, reasons=steps))
+        link: Link = "none" if verdict.value == "no" else _link(topology, matrix.kind, a, b)
+        verdicts.append(P2pVerdict(from_=a, to=b, from_label=a, to_label=b, verdict=verdict, link=link, reasons=steps))
+    results, findings = judge_matrix(topology, p2p_codes(matrix))
     return Report(
-        node=msgspec.structs.replace(read_node(Host(RecordedBackend({}), source)), probes=()),
+        node=msgspec.structs.replace(read_node(Host(RecordedBackend({}), source)), probes=(), lost=()),
         topology=topology,
         gpudirect=GpuDirect(p2p=tuple(verdicts)),
         nccl=NcclView(version=NOT_TOLD),
+        results=() if all(r.state is State.NOT_APPLICABLE for r in results) else results,
+        findings=findings,
     )

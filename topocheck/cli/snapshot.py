@@ -31,21 +31,34 @@ def save(
     from_: common.From = None,
 ) -> None:
     """Record everything the probes ask of this machine, compressed, in one file to send or keep."""
-    from topocheck.host import snapshot
+    from topocheck.host.live.filters import kept
+    from topocheck.host.recording import snapshot
 
-    answers = common.read_answers(from_, cross_check=cross_check)
-    if not keep_identifiers:
-        from topocheck.host.anonymize import anonymize
-
-        answers = anonymize(answers)
     identifiers = "kept" if keep_identifiers else "replaced"
-    snapshot.save(str(file), answers, probe_set=PROBE_SET_VERSION, identifiers=identifiers)
-    print(f"wrote {file}: {len(answers)} answers, {file.stat().st_size} bytes, identifiers {identifiers}")
+    if not from_:
+        answers = common.read_answers(None, cross_check=cross_check)
+    else:
+        from topocheck.readers.files import read_files
+
+        read = read_files(from_)
+        answers = read.answers
+        if read.header is not None and read.header.identifiers == "replaced":
+            identifiers = "replaced"
+    if keep_identifiers:
+        # What this machine says was filtered on its way in; an older version filtered less.
+        answers = {q: kept(q, a) for q, a in answers.items()}
+    else:
+        from topocheck.host.recording.anonymize import anonymize
+        from topocheck.probes.kept.table import table
+
+        answers = anonymize(answers, table())
+    size = snapshot.save(str(file), answers, probe_set=PROBE_SET_VERSION, identifiers=identifiers)
+    common.wrote(f"{file}: {len(answers)} answers, {size} bytes, identifiers {identifiers}", file)
 
 
 @app.command("show")
 def show(
-    file: Annotated[Path, typer.Argument(help="A recording.")],
+    file: Annotated[Path, typer.Argument(help="A snapshot.")],
     question: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--grep", metavar="TEXT", help="Only questions that contain TEXT, with their answers."),
@@ -58,15 +71,14 @@ def show(
     ] = None,
 ) -> None:
     """Say what a recording holds: when, by which version, and every question with its answer."""
-    from topocheck.host import snapshot
-    from topocheck.render.page import clean
+    from topocheck.host.recording import snapshot
     from topocheck.render.snapshot import show_text
 
     header, answers = snapshot.load(str(file))
     if tree is not None:
-        from topocheck.host.tree import export_tree
+        from topocheck.host.recording.export import export_tree
 
         n = export_tree(answers, str(tree))
-        print(f"wrote {n} files and links below {tree}")
+        common.wrote(f"{n} files and links below {tree}", tree)
         return
-    common.emit(clean(show_text(header, answers, question)))
+    common.emit(show_text(header, answers, question))

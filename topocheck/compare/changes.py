@@ -5,19 +5,19 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 
-from topocheck.compare.align import align, delta, reference_value, rename, rename_slot, slot_order
-from topocheck.compare.collect import Collection, Entry, PackedDevices
 from topocheck.compare.fields import kind_of
-from topocheck.compare.judge import TOLERANCE
+from topocheck.compare.format import difference, path, place, size, size_source
+from topocheck.compare.match import align, delta, reference_value, rename, rename_slot, slot_order
+from topocheck.compare.outliers import TOLERANCE
+from topocheck.compare.store import Collection, Entry, PackedDevices
 from topocheck.compare.types import Change, Difference, NodeFacts
-from topocheck.compare.words import difference, path, place, size, size_source
 
 _OWN = {"gpu": ("hardware", "uuid"), "nic": ("hardware", "node_guid"), "port": ("network", "address")}
 """Kind of slot -> section and name of what `_own` says of it."""
 
 
 def diff(mine: NodeFacts, reference: NodeFacts, *, identifiers: bool = False) -> tuple[Difference, ...]:
-    """Return in what a node differs from another; `value` is the node's, `usual` the reference's.
+    """Return in what a node differs from another; `value` is the node's, `majority` the reference's.
 
     Args:
         mine: the node.
@@ -66,7 +66,7 @@ def _diff(
             found.append(
                 Difference(
                     section=section, device=place(slot, known), field=what,
-                    value=renamed[slot], usual=old_identifiers[slot], path=at,
+                    value=renamed[slot], majority=old_identifiers[slot], path=at,
                 )
             )  # fmt: skip
     for name in sorted(sizes.keys() & old_sizes.keys()):
@@ -75,7 +75,7 @@ def _diff(
             found.append(
                 Difference(
                     section="hardware", device=place(slot, known), field=field, value=size(sizes[name]),
-                    usual=size(old_sizes[name]), source=size_source(slot, field, known),
+                    majority=size(old_sizes[name]), source=size_source(slot, field, known),
                 )
             )  # fmt: skip
     return tuple(sorted(found, key=lambda d: (d.section, d.device, d.field)))

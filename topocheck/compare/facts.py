@@ -14,12 +14,22 @@ from collections.abc import Iterator
 
 import msgspec
 
-from topocheck.compare.lean import Gpu, LeanReport, Nic, Part, Pci
+from topocheck.compare.decode import LeanReport
+from topocheck.compare.job import job_facts
 from topocheck.compare.types import ABSENT, UNKNOWN, UNLIMITED, NodeFacts, NodeFinding, RailPort, Value
 from topocheck.model.address import address_key, normalize_address
+from topocheck.model.document import Doc, GpuDoc, NicDoc, PciDoc
 
 _NOT_THERE = ("absent", "unsupported")
 """Reasons that are an answer: the machine has no such thing. All others mean that nobody could tell."""
+
+_LATER = frozenset(
+    """
+    nvidia_params nvswitch_devices numa_balancing ecc_pending mig_pending board_part_number module_id clock_sm_max_mhz
+    fabric_health_mask fabric_health_summary relaxed_ordering
+    """.split()
+)
+"""Fields that reports of version 0.1 do not have: null without a reason, they are not recorded."""
 
 _NO_SETTINGS = frozenset(
     """
@@ -29,7 +39,7 @@ _NO_SETTINGS = frozenset(
 )
 """Variables that say which rank this is, and so differ by design."""
 
-_PART = frozenset(name for name in Part.__struct_fields__)
+_PART = frozenset(name for name in Doc.__struct_fields__)
 
 
 def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFacts:
@@ -46,7 +56,7 @@ def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFac
         name=name or report.host.hostname or file or "unnamed",
         file=file,
         taken_at=report.taken_at,
-        kind=_kind(report),
+        hardware_type=_hardware_type(report),
         gpu_model=_gpu_model(report),
         devices=devices,
         addresses={slot: address for address, slot in slots.items()},
@@ -54,7 +64,8 @@ def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFac
         identifiers=_identifiers(report, slots),
         nvlink_domain=_nvlink_domain(report.gpus),
         rails=tuple(_rails(report.nics, slots)),
-        findings=tuple(NodeFinding(f.id, f.state, f.subject, f.title) for f in report.findings),
+        job=job_facts(report, slots, _nvlink_domain(report.gpus)),
+        findings=tuple(NodeFinding(f.id, f.state, f.subject, f.title, f.fix or "") for f in report.findings),
         fingerprint=hashlib.blake2b(msgspec.msgpack.encode(devices), digest_size=12).hexdigest(),
     )
 
@@ -62,7 +73,7 @@ def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFac
 @functools.lru_cache(4096)  # equal nodes have equal addresses
 def _order(address: str) -> tuple[int, int, int, int, str]:
     known = normalize_address(address)
-    return (*address_key(known), "") if known else (1 << 40, 0, 0, 0, address)
+    return (*address_key(known or address), "" if known else address)
 
 
 def _slots(report: LeanReport) -> dict[str, str]:
@@ -97,23 +108,41 @@ def _devices(report: LeanReport, slots: dict[str, str]) -> Iterator[tuple[str, t
     for p in report.paths:
         a, b = slots.get(p.from_), slots.get(p.to)
         if a is not None and b is not None and a < b:
-            yield f"path {a}-{b}", (p.class_ or UNKNOWN, p.pcie_class or UNKNOWN, p.nvlinks)
+            yield (
+                f"path {a}-{b}",
+                (p.class_ or UNKNOWN, p.pcie_class or UNKNOWN, UNKNOWN if p.nvlinks is None else p.nvlinks),
+            )
     yield from _named(report)
 
 
-def _value(part: Part, name: str) -> Value:
+def _value(part: Doc, name: str) -> Value:
     value = getattr(part, name)
     if value is not None:
-        return value  # type: ignore[no-any-return]  # every field of a Part is a Value or a list
+        return value  # type: ignore[no-any-return]  # every field of a Doc is a Value or a list
+    if name in _LATER and name not in part.missing:
+        return UNKNOWN + "not_recorded"
     reason = part.missing.get(name, ABSENT).split(":", 1)[0]
     return ABSENT if reason in _NOT_THERE else UNKNOWN + reason
 
 
-def _values(part: Part, *names: str) -> tuple[Value, ...]:
+def _values(part: Doc, *names: str) -> tuple[Value, ...]:
     return tuple([_value(part, n) for n in names])
 
 
-def _joined(items: list[str] | list[int] | None, part: Part, name: str) -> Value:
+def _parameters(host: Doc) -> Value:
+    value = host.nvidia_params  # type: ignore[attr-defined]
+    if value is None:
+        return _value(host, "nvidia_params")
+    return " ".join(f"{k}={v}" for k, v in sorted(value.items()))
+
+
+def _count(part: Doc, name: str) -> Value:
+    """Return how many there are of a list; what it is where there is none."""
+    value = getattr(part, name)
+    return len(value) if isinstance(value, list) else _value(part, name)
+
+
+def _joined(items: list[str] | list[int] | None, part: Doc, name: str) -> Value:
     return _value(part, name) if items is None else " ".join(map(str, items))
 
 
@@ -124,6 +153,7 @@ def _node(report: LeanReport) -> tuple[Value, ...]:
         len(report.gpus),
         len(report.nics),
         len(report.numa_nodes),
+        _count(h, "nvswitch_devices"),
         *_values(h, "os_name", "kernel_release"),
         *_values(h, "driver_version", "cuda_version", "nvidia_module_flavor", "fabric_manager"),
         _joined(h.memory_peers, h, "memory_peers"),
@@ -136,25 +166,29 @@ def _node(report: LeanReport) -> tuple[Value, ...]:
             UNLIMITED if _unlimited(limits, n) else _value(limits, n)
             for n in ("memlock_bytes", "nofile", "stack_bytes")
         ),
+        _value(h, "numa_balancing"),
+        _parameters(h),
     )
 
 
-def _unlimited(limits: Part, name: str) -> bool:
+def _unlimited(limits: Doc, name: str) -> bool:
     return getattr(limits, name) is None and name not in limits.missing
 
 
-def _gpu(g: Gpu, slots: dict[str, str]) -> tuple[Value, ...]:
+def _gpu(g: GpuDoc, slots: dict[str, str]) -> tuple[Value, ...]:
     return (
         g.vendor,
         *_values(g, "name", "compute_capability", "on_bus", "bar1_total_bytes", "pcie_gen_max", "pcie_width_max"),
-        *_values(g, "c2c_links", "vbios", "mig_current", "ecc_current", "compute_mode", "persistence_mode"),
+        *_values(g, "c2c_links", "board_part_number", "vbios", "mig_current", "ecc_current", "compute_mode"),
+        *_values(g, "persistence_mode", "ecc_pending", "mig_pending", "clock_sm_max_mhz"),
         *_values(g, "cpu_node", "memory_node", "cpu_affinity", "pcie_width_current"),
         _nvlinks(g, slots),
-        *_values(g, "fabric_state", "fabric_status"),
+        *_values(g, "fabric_state", "fabric_status", "fabric_health_mask", "fabric_health_summary"),
+        *_values(g, "module_id", "minor"),
     )
 
 
-def _nvlinks(g: Gpu, slots: dict[str, str]) -> str:
+def _nvlinks(g: GpuDoc, slots: dict[str, str]) -> str:
     """Return the links of a GPU in words, such as `18 x up NVLink 4 26562 MB/s to switch`; a far GPU by its slot."""
     counts: Counter[str] = Counter()
     for k in g.nvlinks:
@@ -166,7 +200,7 @@ def _nvlinks(g: Gpu, slots: dict[str, str]) -> str:
     return ", ".join(f"{n} x {what}" for what, n in sorted(counts.items())) or "none"
 
 
-def _nic(n: Nic, slots: dict[str, str]) -> Iterator[tuple[str, tuple[Value, ...]]]:
+def _nic(n: NicDoc, slots: dict[str, str]) -> Iterator[tuple[str, tuple[Value, ...]]]:
     slot = slots[n.address]
     virtual = n.physfn is not None
     yield (
@@ -207,14 +241,14 @@ def _pci(report: LeanReport, slots: dict[str, str]) -> Iterator[tuple[str, tuple
                 f"<{slots[d.parent]}>" if d.parent in slots else "root",
                 *_values(d, "numa_node", "max_width_lanes", "current_width_lanes"),
                 ABSENT if rests else _value(d, "current_speed_gt_s"),
-                *_values(d, "driver", "acs_control_word", "max_payload_bytes", "iommu_group_type"),
+                *_values(d, "driver", "acs_control_word", "max_payload_bytes", "iommu_group_type", "relaxed_ordering"),
             ),
         )
     for name, n in sorted(inventory.items()):
         yield f"inventory {name}", (n,)
 
 
-def _id(d: Pci) -> str:
+def _id(d: PciDoc) -> str:
     return "?" if d.vendor_id is None or d.device_id is None else f"{d.vendor_id:04x}:{d.device_id:04x}"
 
 
@@ -254,7 +288,7 @@ def _identifiers(report: LeanReport, slots: dict[str, str]) -> dict[str, str]:
     return {slot: i for slot, i in found if i is not None}
 
 
-def _nvlink_domain(gpus: list[Gpu]) -> str:
+def _nvlink_domain(gpus: list[GpuDoc]) -> str:
     """Return `UUID.clique` of the NVLink domain of most GPUs; a zero UUID is a domain that ends with the node."""
     found = Counter(
         f"{g.fabric_cluster_uuid}.{g.fabric_clique or 0}"
@@ -264,16 +298,18 @@ def _nvlink_domain(gpus: list[Gpu]) -> str:
     return min(found, key=lambda d: (-found[d], d), default="")
 
 
-def _rails(nics: list[Nic], slots: dict[str, str]) -> Iterator[RailPort]:
+def _rails(nics: list[NicDoc], slots: dict[str, str]) -> Iterator[RailPort]:
     for n in sorted(nics, key=lambda n: _order(n.address)):
         for p in n.ports:
             gids = [g.gid for g in p.gids or ()]
             ipv4 = next((a for a in map(_ipv4, gids) if a), 0)
-            prefixes = [g.replace(":", "")[:16].lower() for g in gids]
-            prefix = next((x for x in prefixes if len(x) == 16 and not x.startswith("fe80")), "")
+            prefixes = [g.replace(":", "").lower() for g in gids]
+            prefix = next((x[:16] for x in prefixes if len(x) >= 16 and not x.startswith("fe80")), "")
+            infiniband = p.link_layer == "InfiniBand"
+            guid = next((x[16:] for x in prefixes if len(x) == 32), "") if infiniband else ""
             yield RailPort(
-                slots[n.address], n.label, p.port, ipv4, "" if ipv4 else prefix,
-                p.lid or 0 if p.link_layer == "InfiniBand" else 0,
+                slots[n.address], n.label, p.port, ipv4, "" if ipv4 else prefix, p.lid or 0 if infiniband else 0,
+                guid, (p.link_layer or "") if p.state == "ACTIVE" else "", tuple(n.netdevs),
             )  # fmt: skip
 
 
@@ -288,7 +324,7 @@ def _ipv4(gid: str) -> int:
     return 0 if mapped is None or mapped.is_link_local else int(mapped)
 
 
-def _kind(report: LeanReport) -> str:
+def _hardware_type(report: LeanReport) -> str:
     h = report.host
     product = " ".join(p for p in (h.dmi_vendor, h.dmi_product) if p)
     return ", ".join(p for p in (product, h.cpu_model_name or h.cpu_vendor, h.machine) if p) or "unknown"

@@ -49,6 +49,7 @@ NODE = (
         gpus="PCI functions of GPUs",
         nics="RDMA devices with a PCI function",
         numa_nodes="/sys/devices/system/node/online",
+        nvswitch_devices="/dev/nvidia-nvswitch*",
     ),
     *_fields(
         "software",
@@ -73,6 +74,8 @@ NODE = (
         memlock_bytes="/proc/self/limits Max locked memory",
         nofile="/proc/self/limits Max open files",
         stack_bytes="/proc/self/limits Max stack size",
+        numa_balancing="/proc/sys/kernel/numa_balancing",
+        nvidia_params="/proc/driver/nvidia/params",
     ),
 )
 GPU = (
@@ -86,6 +89,7 @@ GPU = (
         pcie_gen_max="NVML DeviceGetMaxPcieLinkGeneration",
         pcie_width_max="NVML DeviceGetMaxPcieLinkWidth",
         c2c_links="NVML DeviceGetFieldValues C2C_LINK_COUNT",
+        board_part_number="NVML DeviceGetBoardPartNumber",
     ),
     *_fields("firmware", vbios="NVML DeviceGetVbiosVersion"),
     *_fields(
@@ -94,6 +98,9 @@ GPU = (
         ecc_current="NVML DeviceGetEccMode",
         compute_mode="NVML DeviceGetComputeMode",
         persistence_mode="NVML DeviceGetPersistenceMode",
+        ecc_pending="NVML DeviceGetEccMode",
+        mig_pending="NVML DeviceGetMigMode",
+        clock_sm_max_mhz="NVML DeviceGetMaxClockInfo SM",
     ),
     *_fields(
         "wiring",
@@ -104,6 +111,10 @@ GPU = (
         nvlinks="NVML DeviceGetNvLinkState, DeviceGetNvLinkRemotePciInfo",
         fabric_state="NVML DeviceGetGpuFabricInfo",
         fabric_status="NVML DeviceGetGpuFabricInfo",
+        fabric_health_mask="NVML DeviceGetGpuFabricInfoV",
+        fabric_health_summary="NVML DeviceGetGpuFabricInfoV",
+        module_id="NVML DeviceGetModuleId",
+        minor="NVML DeviceGetMinorNumber",
     ),
 )
 NIC = (
@@ -147,6 +158,7 @@ PCI = (
         acs_control_word=_PCI + "config (ACS control)",
         max_payload_bytes=_PCI + "config (Device Control)",
         iommu_group_type=_PCI + "iommu_group/type",
+        relaxed_ordering=_PCI + "config (Device Control)",
     ),
 )
 PATH = _fields("wiring", **{"class": "PCI tree and NVLinks", "pcie_class": "PCI tree", "nvlinks": "NVLinks"})

@@ -19,6 +19,7 @@ class NodeFinding(msgspec.Struct, frozen=True, array_like=True):
     state: str
     subject: str
     title: str
+    fix: str = ""
 
 
 class RailPort(msgspec.Struct, frozen=True, array_like=True):
@@ -31,6 +32,9 @@ class RailPort(msgspec.Struct, frozen=True, array_like=True):
         ipv4: its first IPv4-mapped GID as a number; 0 where it has none.
         prefix: subnet prefix of its first GID, 16 hex digits; empty where it has none or only link-local ones.
         lid: local identifier on InfiniBand; 0 elsewhere.
+        guid: of the port, 16 hex digits, by its first GID on InfiniBand; empty elsewhere.
+        layer: link layer where the port is active (`InfiniBand`, `Ethernet`); empty where it is not.
+        interfaces: network interfaces of the device.
     """
 
     nic: str
@@ -39,6 +43,59 @@ class RailPort(msgspec.Struct, frozen=True, array_like=True):
     ipv4: int = 0
     prefix: str = ""
     lid: int = 0
+    guid: str = ""
+    layer: str = ""
+    interfaces: tuple[str, ...] = ()
+
+
+class JobPort(msgspec.Struct, frozen=True, array_like=True):
+    """An active port: its place (`nic3/1`), the device's name, link layer, and the interface's MTU (0: not known)."""
+
+    place: str
+    label: str
+    layer: str
+    mtu: int = 0
+
+
+class JobFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What the nodes of one job must agree in.
+
+    Attributes:
+        version: of NCCL; empty where not known.
+        usable: RDMA devices that are active and may be opened; `refused` active ones that may not, `down` the others.
+        usable_known: it is known of all active ones whether they may be opened.
+        imex: yes or no; empty where nothing is known or needed.
+        network: what NCCL goes by between nodes; empty where not known.
+    """
+
+    version: str = ""
+    usable: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
+    usable_known: bool = False
+    ports: tuple[JobPort, ...] = ()
+    settings: dict[str, str] = {}
+    imex: str = ""
+    network: str = ""
+
+
+class JobProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between nodes and would hurt a job over them.
+
+    Attributes:
+        state: fail where a job dies or hangs, warn where it is slower.
+        what: mtu, hcas, link-layer, network, nccl-version, imex or setting.
+        subject: the device, setting or part.
+        values: (value, nodes that have it), most first.
+    """
+
+    state: str
+    what: str
+    subject: str
+    title: str
+    consequence: str
+    fix: str
+    values: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +105,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         name: of the node: its host name.
         file: where it was read from; empty for facts that came another way.
         taken_at: RFC 3339, UTC.
-        kind: what sort of machine this is (maker, product, CPU), compared only with its own sort.
+        hardware_type: what sort of machine this is (maker, product, CPU), compared only with its own sort.
         gpu_model: PCI ids of most of its GPUs; empty for none.
         devices: slot (`node`, `gpu3`, `path gpu0-nic1`, `setting NCCL_DEBUG`) -> values in the order of
             compare/fields.py. PCI addresses are written as slots, so that equal wiring gives equal values.
@@ -57,6 +114,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         identifiers: slot -> UUID or GUID; never compared between nodes, only between two looks at one node.
         nvlink_domain: cluster UUID and clique where the GPUs belong to an NVLink domain beyond the node.
         rails: where each RDMA port sits.
+        job: what the nodes of a job must agree in.
         findings: of the node's own checks.
         fingerprint: 24 hex digits; equal for nodes whose `devices` are equal.
         renamed: host names, addresses and identifiers were replaced when the recording was saved.
@@ -65,7 +123,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     file: str = ""
     taken_at: str = ""
-    kind: str = ""
+    hardware_type: str = ""
     gpu_model: str = ""
     devices: dict[str, tuple[Value, ...]] = {}
     addresses: dict[str, str] = {}
@@ -73,6 +131,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     identifiers: dict[str, str] = {}
     nvlink_domain: str = ""
     rails: tuple[RailPort, ...] = ()
+    job: JobFacts = JobFacts()
     findings: tuple[NodeFinding, ...] = ()
     fingerprint: str = ""
     renamed: bool = False
@@ -86,9 +145,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         device: what it is about: `node`, `GPU3 0000:4c:00.0`, `mlx5_3`, `path GPU0 - mlx5_1`.
         field: name of the field in the JSON report.
         value: what this node has; `missing` or `extra` for a whole device.
-        usual: what the others have.
-        share: part of the compared nodes that have `usual`, 0 to 1.
-        told: False where one of the two values could not be known, so that they may be equal after all.
+        majority: what most others have.
+        share: part of the compared nodes that have `majority`, 0 to 1.
+        comparable: False where one of the two values could not be known, so that they may be equal after all.
         path: where the value stands in the node's JSON report.
         source: the file or call of the machine behind it.
     """
@@ -97,19 +156,19 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     field: str
     value: str
-    usual: str
+    majority: str
     share: float = 1.0
-    told: bool = True
+    comparable: bool = True
     path: str = ""
     source: str = ""
 
 
-class OddNode(msgspec.Struct, frozen=True, kw_only=True):
+class Outlier(msgspec.Struct, frozen=True, kw_only=True):
     """A node that differs from most of its kind, with everything in which it does."""
 
     name: str
     file: str
-    kind: str
+    hardware_type: str
     group: str
     differences: tuple[Difference, ...]
 
@@ -121,8 +180,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
 
 
-class MixedField(msgspec.Struct, frozen=True, kw_only=True):
-    """A field in which no value is usual enough to call the others odd. `values` are (value, nodes), most first."""
+class NoMajority(msgspec.Struct, frozen=True, kw_only=True):
+    """A field without a majority, so that no node is an outlier in it. `values` are (value, nodes), most first."""
 
     section: str
     device: str
@@ -132,19 +191,19 @@ class MixedField(msgspec.Struct, frozen=True, kw_only=True):
     """One node for each of the values."""
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """One sort of machine: its groups, biggest first, and what is mixed in it."""
+class HardwareType(msgspec.Struct, frozen=True, kw_only=True):
+    """One sort of machine: its groups, biggest first, and the fields without a majority."""
 
     name: str
     nodes: int
     groups: tuple[Group, ...]
-    mixed: tuple[MixedField, ...] = ()
+    no_majority: tuple[NoMajority, ...] = ()
 
 
 class Rail(msgspec.Struct, frozen=True, kw_only=True):
     """The NICs at one place of all nodes of a kind. `network` is empty where nothing tells the rails apart."""
 
-    kind: str
+    hardware_type: str
     nic: str
     label: str
     network: str
@@ -166,6 +225,7 @@ class SharedFinding(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     title: str
     nodes: tuple[str, ...]
+    fix: str = ""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,28 +236,30 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...] = ()
 
 
-class BadFile(msgspec.Struct, frozen=True, kw_only=True):
+class UnreadableFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that could not be used, and why."""
 
     file: str
-    why: str
+    reason: str
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """The result for many nodes.
 
     Attributes:
-        older_files: looks at nodes of which a newer one, or one of the same time, was given too; they count for
+        job: what differs between nodes of a kind and would hurt a job over them.
+        superseded_files: looks at nodes of which a newer one, or one of the same time, was given too; they count for
             nothing.
     """
 
     nodes: int
-    kinds: tuple[Kind, ...] = ()
-    odd: tuple[OddNode, ...] = ()
+    hardware_types: tuple[HardwareType, ...] = ()
+    outliers: tuple[Outlier, ...] = ()
     rails: tuple[Rail, ...] = ()
+    job: tuple[JobProblem, ...] = ()
     software: tuple[Count, ...] = ()
     settings: tuple[Count, ...] = ()
     findings: tuple[SharedFinding, ...] = ()
     changes: tuple[Change, ...] | None = None
-    bad_files: tuple[BadFile, ...] = ()
-    older_files: tuple[str, ...] = ()
+    unreadable_files: tuple[UnreadableFile, ...] = ()
+    superseded_files: tuple[str, ...] = ()

@@ -1,10 +1,10 @@
 """GPUDirect P2P of an ordered pair of GPUs.
 
-The least evidence that makes each road `yes`:
+The least evidence that makes each path `yes`:
 
 * NVLink: active links between the two (directly or through NVSwitch), NVML's P2P status OK for read and for write
   (or CUDA's can-access-peer where NVML does not say), MIG off on both, and no fabric registration that is
-  unfinished or failed. ACS and the IOMMU have no say on this road.
+  unfinished or failed. ACS and the IOMMU have no say on this path.
 * PCIe on bare metal: the same word of NVML or CUDA, MIG off, and the IOMMU off or in identity mode for both GPUs.
   ACS that cannot be read (no root) does not take the `yes` back, since peer access works either way there; it is
   told. ACS that redirects, a translating IOMMU, or a way between sockets makes it `degraded`.
@@ -16,20 +16,20 @@ from __future__ import annotations
 
 import msgspec
 
-from topocheck.gpudirect.ground import (
+from topocheck.gpudirect.inputs import (
     Ground,
-    acs_between,
     acs_evidence,
     acs_fix,
     fabric_trouble,
-    iommu_of,
+    once,
+    pcie_path,
     said,
     undriven,
     verdict_of,
 )
-from topocheck.gpudirect.types import P2pVerdict
+from topocheck.gpudirect.types import IommuMode, Link, P2pVerdict, PciePath
 from topocheck.knowledge.products import p2p_code
-from topocheck.model.base import Evidence, Missing, Reason, ReasonStep, known
+from topocheck.model.base import Effect, Evidence, Missing, Reason, ReasonStep, is_lost, known
 from topocheck.model.gpu import P2pStatus
 from topocheck.topology.paths import product_of
 from topocheck.topology.types import Gpu, Path
@@ -37,21 +37,64 @@ from topocheck.topology.types import Gpu, Path
 _NEVER_ASKED = Missing(Reason.NOT_RECORDED, "never asked")
 
 
+class _Own(msgspec.Struct, frozen=True, kw_only=True):
+    """What a GPU brings into every pair it is part of.
+
+    Attributes:
+        blocked: it is lost, given away or not driven.
+        split: MIG takes peer access away.
+        sold_without: its product has no peer access over PCIe.
+        fabric: the NVLink fabric has not taken it in.
+        window: its window to memory is small.
+        active: number of active NVLinks.
+    """
+
+    blocked: tuple[ReasonStep, ...]
+    split: tuple[ReasonStep, ...]
+    sold_without: bool
+    fabric: tuple[ReasonStep, ...]
+    window: tuple[ReasonStep, ...]
+    active: int
+
+
+@once
+def _own(g: Ground, gpu: Gpu) -> _Own:
+    blocked, fabric = undriven(g, gpu), fabric_trouble(g, gpu)
+    return _Own(
+        blocked=() if blocked is None else (blocked,),
+        split=_partition(gpu),
+        sold_without=sold_without(gpu, gpu),
+        fabric=() if fabric is None else (fabric,),
+        window=_window(gpu),
+        active=sum(x.active is True for x in gpu.nvml.nvlinks) if gpu.nvml is not None else 0,
+    )
+
+
 def judge_pair(g: Ground, a: Gpu, b: Gpu, path: Path) -> P2pVerdict:
     """Return the verdict of the ordered pair `a` -> `b`."""
-    road = "nvlink" if path.nvlinks else "pcie"
-    blocked = [s for s in (undriven(a, g), undriven(b, g)) if s is not None]
+    link: Link = "nvlink" if path.nvlinks else "pcie"
+    passed = None if path.nvlinks or g.guest else pcie_path(g, a.address, b.address)
+    first, second = _own(g, a), _own(g, b)
+    blocked = [*first.blocked, *second.blocked]
     if blocked:
         steps = blocked
     else:
-        split, steps = _partition(a, b), _permission(g, a, b)
+        status = g.statuses.get((a.address, b.address))
+        codes = _codes(status)
+        split, steps = [*first.split, *second.split], _permission(g, a, b, codes) + _untold(status, path)
         if split:
             # MIG is the cause: advice about the refusal would lead elsewhere.
             steps = [msgspec.structs.replace(s, fix=None) for s in steps]
         steps += split
-        steps += _nvlink(a, b, path) if road == "nvlink" else _pcie(g, a, b, path)
-        by_product = sold_without(a, b) and not _NO_PRODUCT_MATTER.intersection(_codes(g, a, b).values())
-        if by_product and road == "pcie" and not split and verdict_of(steps) == "no":
+        if link == "nvlink":
+            steps += [_joined(a, first.active, path), *first.fabric, *second.fabric]
+        else:
+            steps += _pcie(g, a, b, path, passed)
+            # A guest's window is the host's matter.
+            steps += () if g.guest else (*first.window, *second.window)
+        by_product = link == "pcie" and (first.sold_without or second.sold_without)
+        by_product = by_product and not split and not _NO_PRODUCT_MATTER.intersection(codes.values())
+        if by_product and verdict_of(steps) == "no":
             steps = [_of_the_product(s) for s in steps]
     verdict = verdict_of(steps)
     return P2pVerdict(
@@ -60,8 +103,9 @@ def judge_pair(g: Ground, a: Gpu, b: Gpu, path: Path) -> P2pVerdict:
         from_label=a.label,
         to_label=b.label,
         verdict=verdict,
-        road="none" if verdict == "no" or blocked else road,
+        link="none" if verdict == "no" or blocked else link,
         reasons=tuple(steps),
+        pcie=passed,
     )
 
 
@@ -80,29 +124,25 @@ def _of_the_product(step: ReasonStep) -> ReasonStep:
     return msgspec.structs.replace(step, text=step.text + why, fix=None)
 
 
-def _permission(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:
+def _permission(g: Ground, a: Gpu, b: Gpu, codes: dict[str, str]) -> list[ReasonStep]:
     """What NVML and CUDA say of the pair, spelt out."""
     nvml, cuda = g.node.nvml, g.node.cuda
-    codes = _codes(g, a, b)
-    quoted = {
-        kind: said(nvml, f"DeviceGetP2PStatus({a.index}, {b.index}, {('read', 'write').index(kind)})", code)
-        for kind, code in codes.items()
-    }
+    quoted = {k: said(nvml, f"DeviceGetP2PStatus({a.index}, {b.index}, {_NUMBERS[k]})", c) for k, c in codes.items()}
     steps = []
     for code in dict.fromkeys(codes.values()):
-        kinds = [k for k, c in codes.items() if c == code]
         if code == "OK":
-            steps += [ReasonStep(f"NVML permits peer {k}s", "yes", quoted[k]) for k in kinds]
+            steps += [ReasonStep(_PERMITTED[k], "yes", quoted[k]) for k, c in codes.items() if c == code]
             continue
+        kinds = [k for k, c in codes.items() if c == code]
         meaning, fix = p2p_code(code) or (f"NVML answers with a code not known here ({code})", "update topocheck")
-        effect = "unknown" if code == "U" or p2p_code(code) is None else "no"
+        effect: Effect = "unknown" if code == "U" or p2p_code(code) is None else "no"
         text = f"peer {' and '.join(f'{k}s' for k in kinds)} refused, {code}: {meaning}"
         steps.append(ReasonStep(text, effect, tuple(e for k in kinds for e in quoted[k]), fix))
-    peer = next((p for p in cuda.peers if p.from_address == a.address and p.to_address == b.address), None)
-    if peer is not None and not isinstance(peer.can_access, Missing):
+    can_access = g.peers.get((a.address, b.address))
+    if isinstance(can_access, bool):
         name = f"DeviceCanAccessPeer({_ordinal(a)}, {_ordinal(b)})"
-        heard = said(cuda, name, peer.can_access)
-        if peer.can_access:
+        heard = said(cuda, name, can_access)
+        if can_access:
             steps.append(ReasonStep("CUDA permits peer access", "info" if len(codes) == 2 else "yes", heard))
         else:
             steps.append(ReasonStep("CUDA refuses peer access", "no", heard))
@@ -111,17 +151,28 @@ def _permission(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:
     return steps
 
 
-def _codes(g: Ground, a: Gpu, b: Gpu) -> dict[str, str]:
+_NUMBERS = {"read": 0, "write": 1}
+_PERMITTED = {k: f"NVML permits peer {k}s" for k in _NUMBERS}
+
+
+def _untold(status: P2pStatus | None, path: Path) -> list[ReasonStep]:
+    """Name the answers about the pair that were lost, each of which might have been a refusal."""
+    steps = []
+    for kind, code in (("reads", status.read), ("writes", status.write)) if status is not None else ():
+        if isinstance(code, Missing) and is_lost(code):
+            steps.append(
+                ReasonStep(f"whether NVML permits peer {kind} could not be read ({code.reason.value})", "unknown")
+            )
+    if path.nvlinks_untold is not None and not path.nvlinks:
+        steps.append(ReasonStep(f"whether NVLink joins them could not be read ({path.nvlinks_untold})", "unknown"))
+    return steps
+
+
+def _codes(status: P2pStatus | None) -> dict[str, str]:
     """Return NVML's codes for `read` and `write`, those that it gave."""
-    nvml = g.node.nvml
-    status = next((s for s in nvml.p2p if s.from_address == a.address and s.to_address == b.address), None)
-    return {kind: code for kind in ("read", "write") if not isinstance(code := _code(status, kind), Missing)}
-
-
-def _code(status: P2pStatus | None, kind: str) -> str | Missing:
     if status is None:
-        return _NEVER_ASKED
-    return status.read if kind == "read" else status.write
+        return {}
+    return {k: code for k, code in (("read", status.read), ("write", status.write)) if not isinstance(code, Missing)}
 
 
 def _ordinal(gpu: Gpu) -> str:
@@ -133,44 +184,44 @@ def _no_word(a: Gpu, b: Gpu) -> ReasonStep:
     return ReasonStep(f"neither NVML nor CUDA says whether peer access is permitted{hint}", "unknown")
 
 
-def _partition(a: Gpu, b: Gpu) -> list[ReasonStep]:
+def _partition(gpu: Gpu) -> tuple[ReasonStep, ...]:
     """MIG takes peer access away (NVIDIA Multi-Instance GPU User Guide, application considerations)."""
-    return [
+    mig = gpu.nvml.mig_current if gpu.nvml is not None else False
+    if isinstance(mig, Missing) and is_lost(mig):
+        return (ReasonStep(f"whether MIG splits {gpu.label} could not be read ({mig.reason.value})", "unknown"),)
+    if gpu.nvml is None or mig is not True:
+        return ()
+    return (
         ReasonStep(
-            f"{x.label} is split by MIG, and MIG devices have no peer access",
+            f"{gpu.label} is split by MIG, and MIG devices have no peer access",
             "no",
-            said(x.nvml, "DeviceGetMigMode", "enabled"),
-            f"nvidia-smi -i {x.index} -mig 0 (stops everything that runs on it)",
-        )
-        for x in (a, b)
-        if x.nvml is not None and x.nvml.mig_current is True
-    ]
-
-
-def _nvlink(a: Gpu, b: Gpu, path: Path) -> list[ReasonStep]:
-    hop = path.hops[0] if path.hops else None
-    text = hop.text if hop is not None else f"{path.nvlinks} NVLinks"
-    steps = [ReasonStep(f"they are joined by {text}", "yes", (_links(a, path),))]
-    steps += [s for s in (fabric_trouble(x) for x in (a, b)) if s is not None]
-    return steps
-
-
-def _links(a: Gpu, path: Path) -> Evidence:
-    """Quote how many links NVML calls active, and how many of them lead to the other GPU."""
-    active = sum(x.active is True for x in a.nvml.nvlinks) if a.nvml is not None else 0
-    return Evidence(
-        f"NVML {a.address} DeviceGetNvLinkState, DeviceGetNvLinkRemotePciInfo",
-        f"{active} active, {path.nvlinks} of them towards {path.to_label}",
+            said(gpu.nvml, "DeviceGetMigMode", "enabled"),
+            f"nvidia-smi -i {gpu.index} -mig 0 (stops everything that runs on it)",
+        ),
     )
 
 
-def _pcie(g: Ground, a: Gpu, b: Gpu, path: Path) -> list[ReasonStep]:
+def _joined(a: Gpu, active: int, path: Path) -> ReasonStep:
+    """Quote how many links NVML calls active, and how many of them lead to the other GPU."""
+    hop = path.hops[0] if path.hops else None
+    text = hop.text if hop is not None else f"{path.nvlinks} NVLinks"
+    quoted = Evidence(
+        f"NVML {a.address} DeviceGetNvLinkState, DeviceGetNvLinkRemotePciInfo",
+        f"{active} active, {path.nvlinks} of them towards {path.to_label}",
+    )
+    return ReasonStep(f"they are joined by {text}", "yes", (quoted,))
+
+
+def _pcie(g: Ground, a: Gpu, b: Gpu, path: Path, passed: PciePath | None) -> list[ReasonStep]:
     steps = [_way(path)]
-    if g.guest:
+    if g.guest_untold is not None:
+        steps.append(
+            ReasonStep(f"whether this is a guest could not be read ({g.guest_untold.reason.value})", "unknown")
+        )
+    if passed is None:
         return steps + _guest(g, a, b)
-    iommu = iommu_of(g, a.address, b.address)
-    acs = acs_between(g, a.address, b.address)
-    if iommu.mode == "translated":
+    iommu, acs = passed.iommu, passed.acs
+    if iommu.mode is IommuMode.TRANSLATED:
         steps.append(
             ReasonStep(
                 "the IOMMU translates DMA: peer traffic goes up to it, may be slow, and on some machines arrives wrong",
@@ -179,10 +230,10 @@ def _pcie(g: Ground, a: Gpu, b: Gpu, path: Path) -> list[ReasonStep]:
                 "boot with iommu=pt (or the IOMMU off), and prove the data with a checked copy",
             )
         )
-    elif iommu.mode == "unknown":
+    elif iommu.mode is IommuMode.UNKNOWN:
         steps.append(ReasonStep("whether an IOMMU translates DMA is not known", "unknown"))
     else:
-        steps.append(ReasonStep(f"no IOMMU translates DMA ({iommu.mode})", "info", iommu.evidence))
+        steps.append(ReasonStep(f"no IOMMU translates DMA ({iommu.mode.value})", "info", iommu.evidence))
     if acs.redirecting:
         steps.append(
             ReasonStep(
@@ -192,12 +243,11 @@ def _pcie(g: Ground, a: Gpu, b: Gpu, path: Path) -> list[ReasonStep]:
                 acs_fix(acs.redirecting),
             )
         )
-    elif acs.unread and iommu.mode != "off":
+    elif acs.unread and iommu.mode is not IommuMode.OFF:
         names = ", ".join(p.address for p in acs.unread)
         steps.append(
             ReasonStep(f"ACS of {names} needs root to read; if it redirects, peer copies make a detour", "info")
         )
-    steps += _window(a, b)
     return steps
 
 
@@ -214,6 +264,8 @@ def _way(path: Path) -> ReasonStep:
         "NODE": "peer traffic crosses two host bridges of one NUMA node",
     }.get(word, "peer traffic crosses two host bridges of one NUMA node")
     crosses = path.crosses_nodes
+    if isinstance(crosses, Missing) and is_lost(crosses):
+        return ReasonStep(f"whether their way crosses NUMA nodes could not be read ({crosses})", "unknown")
     if isinstance(crosses, Missing):
         text = f"peer traffic crosses host bridges, and NUMA nodes or not: {crosses.detail or crosses.reason}"
     elif crosses:
@@ -250,24 +302,18 @@ def _guest(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:
     ]
 
 
-def _window(a: Gpu, b: Gpu) -> list[ReasonStep]:
+def _window(gpu: Gpu) -> tuple[ReasonStep, ...]:
     """A window to memory that is smaller than the memory (PCIe resizable BAR)."""
-    steps = []
-    for x in (a, b):
-        if (
-            x.nvml is None
-            or isinstance(x.nvml.bar1_total_bytes, Missing)
-            or isinstance(x.nvml.memory_total_bytes, Missing)
-        ):
-            continue
-        if x.nvml.bar1_total_bytes < x.nvml.memory_total_bytes // 2:
-            size = x.nvml.bar1_total_bytes >> 20
-            steps.append(
-                ReasonStep(
-                    f"the window to {x.label}'s memory (BAR1) is {size} MiB, smaller than the memory",
-                    "info",
-                    said(x.nvml, "DeviceGetBAR1MemoryInfo", x.nvml.bar1_total_bytes),
-                    "turn on Above 4G decoding and Resizable BAR in the firmware setup",
-                )
-            )
-    return steps
+    nvml = gpu.nvml
+    if nvml is None or isinstance(nvml.bar1_total_bytes, Missing) or isinstance(nvml.memory_total_bytes, Missing):
+        return ()
+    if nvml.bar1_total_bytes >= nvml.memory_total_bytes // 2:
+        return ()
+    return (
+        ReasonStep(
+            f"the window to {gpu.label}'s memory (BAR1) is {nvml.bar1_total_bytes >> 20} MiB, smaller than the memory",
+            "info",
+            said(nvml, "DeviceGetBAR1MemoryInfo", nvml.bar1_total_bytes),
+            "turn on Above 4G decoding and Resizable BAR in the firmware setup",
+        ),
+    )

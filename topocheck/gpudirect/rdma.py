@@ -1,6 +1,6 @@
 """GPUDirect RDMA of a GPU and a NIC.
 
-The least evidence that makes each road `yes`:
+The least evidence that makes each path `yes`:
 
 * both: the GPU is supported (CUDA's GPUDirect RDMA attribute, or the product where CUDA was not asked), a port of
   the NIC is ACTIVE, the two share a PCIe switch (or the GPU is joined to its CPU by C2C), no IOMMU translates DMA
@@ -9,7 +9,7 @@ The least evidence that makes each road `yes`:
 * DMA-BUF: CUDA's DMA-BUF attribute, or the open kernel module on kernel 5.12 or newer; and a NIC driver known to
   register such memory.
 
-One road is enough. A way across host bridges or sockets, a translating IOMMU, ACS redirection or a window smaller
+One of the two is enough. A way across host bridges or sockets, a translating IOMMU, ACS redirection or a window smaller
 than the memory makes it `degraded`. No active port makes it `no`: it could be set up, but nothing would flow. In a
 guest with a flat tree closeness is not known, so the verdict stays `unknown`; in one whose hypervisor shows
 switches, a NIC without ATS turned on goes by the root complex (`degraded`).
@@ -19,65 +19,80 @@ from __future__ import annotations
 
 import msgspec
 
-from topocheck.gpudirect import roads
-from topocheck.gpudirect.ground import (
+from topocheck.gpudirect import registration
+from topocheck.gpudirect.inputs import (
     UNFINISHED,
     Ground,
     acs_between,
     acs_evidence,
     acs_fix,
     best_of,
+    cuda_lost,
     fabric_trouble,
-    iommu_of,
+    once,
+    pcie_path,
     said,
     undriven,
     verdict_of,
     worst_of,
 )
-from topocheck.gpudirect.types import RdmaVerdict
-from topocheck.model.base import Evidence, Missing, ReasonStep, Verdict
+from topocheck.gpudirect.types import IommuMode, PciePath, RdmaVerdict
+from topocheck.model.base import Effect, Evidence, Missing, ReasonStep, Verdict, is_lost
+from topocheck.topology.inventory import by_mellanox
 from topocheck.topology.paths import joined_to_cpu, product_of
 from topocheck.topology.types import Gpu, Nic, Path
 
 
 def judge_pair(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> RdmaVerdict:
     """Return the verdict of a GPU and a NIC."""
-    blocked = undriven(gpu, g)
+    blocked = undriven(g, gpu)
     if blocked is not None:
         v = Verdict(blocked.effect)
-        return _result(gpu, nic, v, v, v, [blocked])
-    own = _gpu(gpu)
-    common = [own, *_partition(gpu), *_fabric(gpu), _port(nic), *_distance(g, gpu, nic, path)]
-    peer, buf = roads.peermem(g), roads.dma_buf(g, gpu, nic)
+        return RdmaVerdict(
+            from_=gpu.address,
+            to=nic.address,
+            from_label=gpu.label,
+            to_label=nic.label,
+            verdict=v,
+            peermem=v,
+            dma_buf=v,
+            common=(blocked,),
+        )
+    own = _gpu(g, gpu)
+    passed = None if g.guest or joined_to_cpu(gpu) else pcie_path(g, gpu.address, nic.address)
+    common = (own, *_partition(g, gpu), *_fabric(g, gpu), _port(g, nic), *_distance(g, gpu, nic, path, passed))
+    module, buf = registration.peermem(g), registration.dma_buf(g, gpu, nic)
+    peer = module.step
     by_peer, by_buf = Verdict(peer.effect), Verdict(buf.effect)
     verdict = worst_of(verdict_of(common), best_of(by_peer, by_buf))
-    # One open road is enough, so the other's "no" is told without weighing in the chain.
-    steps = [s if Verdict(s.effect) is best_of(by_peer, by_buf) else _told(s) for s in (peer, buf)]
+    # One of the two is enough, so the other's "no" does not weigh in the chain, and needs a fix only if neither works.
+    best = best_of(by_peer, by_buf)
+    steps = [s if Verdict(s.effect) is best else _unweighed(s, fixed=best is Verdict.YES) for s in (peer, buf)]
     if own.effect == "no":
-        # No road leads into this GPU's memory, so none is worth building.
+        # This GPU lets no device into its memory, so neither is worth a fix.
         steps = [msgspec.structs.replace(s, fix=None) for s in steps]
-    return _result(gpu, nic, verdict, by_peer, by_buf, [*common, *steps])
-
-
-def _told(step: ReasonStep) -> ReasonStep:
-    """Return the step of a road that is not needed, without its fix."""
-    return msgspec.structs.replace(step, effect="info", fix=None)
-
-
-def _result(gpu: Gpu, nic: Nic, verdict: Verdict, peer: Verdict, buf: Verdict, steps: list[ReasonStep]) -> RdmaVerdict:
     return RdmaVerdict(
         from_=gpu.address,
         to=nic.address,
         from_label=gpu.label,
         to_label=nic.label,
         verdict=verdict,
-        peermem=peer,
-        dma_buf=buf,
-        reasons=tuple(steps),
+        peermem=by_peer,
+        dma_buf=by_buf,
+        common=common,
+        registration=tuple(steps),
+        pcie=passed,
+        peer_memory=module,
     )
 
 
-def _gpu(gpu: Gpu) -> ReasonStep:
+def _unweighed(step: ReasonStep, *, fixed: bool) -> ReasonStep:
+    """Return a step that does not weigh in a chain; `fixed`: the other way works, so it needs no fix."""
+    return msgspec.structs.replace(step, effect="info", fix=None if fixed else step.fix)
+
+
+@once
+def _gpu(g: Ground, gpu: Gpu) -> ReasonStep:
     """Whether the GPU lets other devices into its memory."""
     attribute = gpu.cuda.gpudirect_rdma if gpu.cuda is not None else None
     if gpu.cuda is not None and isinstance(attribute, bool):
@@ -94,12 +109,16 @@ def _gpu(gpu: Gpu) -> ReasonStep:
             "unknown",
         )
     quoted = (Evidence("product", name),)
+    if product.gpudirect_rdma and cuda_lost(g, gpu, attribute):
+        text = f"{gpu.label}'s product line supports GPUDirect RDMA; what CUDA says of it could not be read"
+        return ReasonStep(text, "unknown", quoted)
     if product.gpudirect_rdma:
         return ReasonStep(f"{gpu.label}'s product line supports GPUDirect RDMA", "yes", quoted)
     return ReasonStep(f"{gpu.label}'s product line is sold without GPUDirect RDMA", "no", quoted)
 
 
-def _partition(gpu: Gpu) -> list[ReasonStep]:
+@once
+def _partition(g: Ground, gpu: Gpu) -> list[ReasonStep]:
     """MIG leaves GPUDirect RDMA in place (NVIDIA Multi-Instance GPU User Guide)."""
     if gpu.nvml is None or gpu.nvml.mig_current is not True:
         return []
@@ -107,15 +126,19 @@ def _partition(gpu: Gpu) -> list[ReasonStep]:
     return [ReasonStep(f"{gpu.label} is split by MIG: each instance registers its own memory", "info", quoted)]
 
 
-def _fabric(gpu: Gpu) -> list[ReasonStep]:
+@once
+def _fabric(g: Ground, gpu: Gpu) -> list[ReasonStep]:
     """A GPU that waits for its fabric cannot be used by CUDA at all (CUDA_ERROR_SYSTEM_NOT_READY, 802)."""
-    step = fabric_trouble(gpu)
-    if step is None or gpu.nvml is None or gpu.nvml.fabric_state not in UNFINISHED:
+    step = fabric_trouble(g, gpu)
+    if step is None or gpu.nvml is None:
+        return []
+    if step.effect != "unknown" and gpu.nvml.fabric_state not in UNFINISHED:
         return []
     return [step]
 
 
-def _port(nic: Nic) -> ReasonStep:
+@once
+def _port(g: Ground, nic: Nic) -> ReasonStep:
     """Whether a port is up."""
     ports = nic.rdma.ports if nic.rdma is not None else ()
     states = {p.port: p.state for p in ports}
@@ -134,7 +157,7 @@ def _port(nic: Nic) -> ReasonStep:
     )
 
 
-def _distance(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> list[ReasonStep]:
+def _distance(g: Ground, gpu: Gpu, nic: Nic, path: Path, passed: PciePath | None) -> list[ReasonStep]:
     """What lies between the two."""
     word = path.pcie_class
     if g.topology.flat_tree:
@@ -173,8 +196,10 @@ def _distance(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> list[ReasonStep]:
         text = f"traffic crosses {_bridges(word, crosses)} ({word}), at less than the wire's rate"
         steps.append(ReasonStep(text, "degraded", quoted))
     if not coherent:
-        steps += _in_the_way(g, gpu, nic)
-    return steps + _window(gpu)
+        steps += _in_the_way(g, gpu, nic, passed)
+    elif not g.guest and (product := product_of(gpu)) is not None and product.multi_node_fabric:
+        steps += _ports_beside_c2c(g, gpu, nic)
+    return steps + _window(g, gpu)
 
 
 def _bridges(word: str, crosses: bool | Missing) -> str:
@@ -186,13 +211,17 @@ def _bridges(word: str, crosses: bool | Missing) -> str:
     return "NUMA nodes" if crosses else "two host bridges of one NUMA node"
 
 
-def _in_the_way(g: Ground, gpu: Gpu, nic: Nic) -> list[ReasonStep]:
+def _in_the_way(g: Ground, gpu: Gpu, nic: Nic, passed: PciePath | None) -> list[ReasonStep]:
     """IOMMU and ACS on bare metal; ATS in a guest, where the host keeps both."""
-    if g.guest:
-        return [_ats(nic)]
+    if passed is None:
+        return [_ats(g, nic)]
     steps = []
-    iommu = iommu_of(g, gpu.address, nic.address)
-    if iommu.mode == "translated":
+    if g.guest_untold is not None:
+        steps.append(
+            ReasonStep(f"whether this is a guest could not be read ({g.guest_untold.reason.value})", "unknown")
+        )
+    iommu, acs = passed.iommu, passed.acs
+    if iommu.mode is IommuMode.TRANSLATED:
         steps.append(
             ReasonStep(
                 "the IOMMU translates DMA, so traffic goes up to it",
@@ -201,9 +230,11 @@ def _in_the_way(g: Ground, gpu: Gpu, nic: Nic) -> list[ReasonStep]:
                 "boot with iommu=pt (or the IOMMU off)",
             )
         )
-    elif iommu.mode == "unknown":
-        steps.append(ReasonStep("whether an IOMMU translates DMA is not known", "info"))
-    acs = acs_between(g, gpu.address, nic.address)
+    elif iommu.mode is IommuMode.UNKNOWN:
+        groups = [g.devices[a].iommu_group for a in (gpu.address, nic.address) if a in g.devices]
+        unread = any(isinstance(x, Missing) and is_lost(x) for x in groups)
+        effect: Effect = "unknown" if unread or g.is_lost("read:/sys/kernel/iommu_groups/") else "info"
+        steps.append(ReasonStep("whether an IOMMU translates DMA is not known", effect))
     if acs.redirecting:
         steps.append(
             ReasonStep(
@@ -213,14 +244,26 @@ def _in_the_way(g: Ground, gpu: Gpu, nic: Nic) -> list[ReasonStep]:
                 acs_fix(acs.redirecting),
             )
         )
-    elif acs.unread and iommu.mode != "off":
+    elif acs.unread and iommu.mode is not IommuMode.OFF:
         names = ", ".join(p.address for p in acs.unread)
         steps.append(ReasonStep(f"ACS of {names} needs root to read; if it redirects, traffic makes a detour", "info"))
     return steps
 
 
-def _ats(nic: Nic) -> ReasonStep:
+def _ports_beside_c2c(g: Ground, gpu: Gpu, nic: Nic) -> list[ReasonStep]:
+    """ACS on the root ports of a Grace Blackwell (NVIDIA/nodewright-packages pull 111: 360 -> 426 GB/s without)."""
+    acs = acs_between(g, gpu.address, nic.address)
+    if not acs.redirecting:
+        return []
+    text = "ACS redirects at the root ports, so the NIC cannot reach the GPU directly"
+    return [ReasonStep(text, "degraded", acs_evidence(acs.redirecting), acs_fix(acs.redirecting))]
+
+
+@once
+def _ats(g: Ground, nic: Nic) -> ReasonStep:
     enabled = nic.pci.ats_enabled if nic.pci is not None else None
+    if nic.pci is not None and not by_mellanox(nic):
+        return ReasonStep(f"a guest: its host decides how traffic between {nic.label} and GPUs is routed", "info")
     if nic.pci is not None and nic.pci.ats_supported is False:
         return ReasonStep(
             f"{nic.label} shows no ATS capability in this guest, so traffic goes by the host's root complex",
@@ -245,9 +288,14 @@ def _ats(nic: Nic) -> ReasonStep:
     )
 
 
-def _window(gpu: Gpu) -> list[ReasonStep]:
+@once
+def _window(g: Ground, gpu: Gpu) -> list[ReasonStep]:
     """GPUDirect RDMA maps GPU memory through BAR1, so a smaller window bounds what can be registered at a time."""
     nvml = gpu.nvml
+    if nvml is not None and any(
+        isinstance(x, Missing) and is_lost(x) for x in (nvml.bar1_total_bytes, nvml.memory_total_bytes)
+    ):
+        return [ReasonStep(f"how large the window to {gpu.label}'s memory (BAR1) is could not be read", "unknown")]
     if nvml is None or isinstance(nvml.bar1_total_bytes, Missing) or isinstance(nvml.memory_total_bytes, Missing):
         return []
     if nvml.bar1_total_bytes >= nvml.memory_total_bytes // 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from topocheck.gpudirect import p2p, rdma
-from topocheck.gpudirect.ground import survey
+from topocheck.gpudirect.inputs import survey
 from topocheck.gpudirect.types import GpuDirect
 from topocheck.model.node import Node
 from topocheck.topology.types import Topology

@@ -8,15 +8,18 @@ cannot tell a live machine from one.
 
 from __future__ import annotations
 
+import itertools
 import math
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from topocheck.model.base import Missing, ProbeStatus, Reason
+from topocheck.model.base import Missing, ProbeStatus, Reason, is_lost
+from topocheck.model.node import MadeFrom
 
 Answer = Any
 """None, bool, int, float, str, bytes, or a list or str-keyed dict of these."""
@@ -39,9 +42,6 @@ class HostError(Exception):
         super().__init__(f"{reason.value}: {detail}" if detail else reason.value)
         self.reason = reason
         self.detail = detail
-
-    def __reduce__(self) -> tuple[type[HostError], tuple[Reason, str]]:
-        return HostError, (self.reason, self.detail)
 
     def missing(self) -> Missing:
         """Return the Missing that stands for this error in a fact."""
@@ -96,9 +96,32 @@ def key(kind: str, args: Sequence[str | int]) -> str:
     return f"{kind}:{'|'.join(map(str, args))}"
 
 
+def each_named(start: str, separator: str, end: str, arguments: Iterable[tuple[int, ...]]) -> list[str]:
+    """Return the names of one call with each of many arguments, all of the same number.
+
+    There are as many as pairs of devices, and one form for all takes a third of the time of joining each.
+    """
+    every = list(arguments)
+    form = start + separator.join(["%d"] * len(every[0])) + end if every else ""
+    return [form % args for args in every]
+
+
 def _unexpected(kind: str, args: Sequence[str | int]) -> HostError:
     """Return the error for an answer of another form than the question has."""
     return HostError(Reason.UNPARSABLE, key(kind, args))
+
+
+MAX_NAMES = 1 << 14
+"""Names in one folder. What is above this bound, or one of the next, is not looked at, and `Host.left_out` says so."""
+MAX_LINES = 1 << 12
+"""Lines with the prefixes that were asked for in one file."""
+MAX_VARIABLES = 1 << 10
+MAX_VALUE_CHARS = 1 << 14
+"""Characters of a variable; the kernel allows 128 KiB (MAX_ARG_STRLEN), and the longest of interest are node lists."""
+MAX_OPTIONS = 1 << 10
+"""Options on the kernel's command line, which has at most 4096 characters (COMMAND_LINE_SIZE)."""
+MAX_LOST = 1 << 10
+"""Lost answers to one call, named one by one."""
 
 
 class Host:
@@ -106,12 +129,21 @@ class Host:
 
     Every method raises HostError where the machine gives no answer, and `unparsable` where the answer is of another
     form than it should be: a recording may hold anything. Paths are absolute.
+
+    `left_out` names, in words, what was too much to look at.
     """
 
     def __init__(self, backend: Backend, source: str = "live") -> None:
         self.backend = backend
         self._ask = backend.ask
         self.source = source
+        self.left_out: list[str] = []
+
+    def at_most(self, items: list[T], most: int, what: str) -> list[T]:
+        """Return the first `most` of some items; how many there are stands in `left_out` where that is more."""
+        if len(items) > most:
+            self.left_out.append(f"{what}: the first {most} of {len(items)}")
+        return items[:most]
 
     def _typed(self, form: type[T], kind: str, *args: str | int) -> T:
         """Return an answer that is of this form.
@@ -130,9 +162,9 @@ class Host:
         args = (path,) if limit == 1 << 20 else (path, limit)
         answer = self._ask("read", *args)
         if isinstance(answer, bytes):
-            return answer
+            return answer[:limit]
         if isinstance(answer, str):
-            return answer.encode("utf-8", "surrogatepass")
+            return answer.encode("utf-8", "surrogatepass")[:limit]
         raise _unexpected("read", args)
 
     def read_text(self, path: str, limit: int = 1 << 20) -> str:
@@ -144,11 +176,11 @@ class Host:
 
         For files that also hold what must not be recorded (`/proc/self/status`, `/proc/cpuinfo`).
         """
-        return self._typed(list[str], "lines", path, *prefixes)
+        return self.at_most(self._typed(list[str], "lines", path, *prefixes), MAX_LINES, f"lines of {path}")
 
     def listdir(self, path: str) -> list[str]:
         """Return the sorted names in a folder."""
-        return self._typed(list[str], "list", path)
+        return self.at_most(self._typed(list[str], "list", path), MAX_NAMES, f"names in {path}")
 
     def readlink(self, path: str) -> str:
         """Return the target of a symbolic link as written."""
@@ -175,19 +207,27 @@ class Host:
         return self._typed(CommandResult, "run", timeout_s, *argv)
 
     def environ(self) -> dict[str, str]:
-        """Return the variables of this process that topocheck may look at (host/filters.py)."""
-        return self._typed(dict[str, str], "environ")
+        """Return the variables of this process that topocheck may look at (host/live/filters.py)."""
+        variables = self._typed(dict[str, str], "environ")
+        fit = [(k, v) for k, v in variables.items() if len(k) <= MAX_VALUE_CHARS and len(v) <= MAX_VALUE_CHARS]
+        if len(fit) < len(variables):
+            self.left_out.append(f"variables of more than {MAX_VALUE_CHARS} characters: {len(variables) - len(fit)}")
+        return dict(self.at_most(fit, MAX_VARIABLES, "variables of the environment"))
 
     def kernel_options(self) -> list[str]:
-        """Return the options of the kernel's command line that matter here (host/filters.py)."""
-        return self._typed(list[str], "kernel_options")
+        """Return the options of the kernel's command line that matter here (host/live/filters.py)."""
+        return self.at_most(self._typed(list[str], "kernel_options"), MAX_OPTIONS, "kernel options")
+
+    def kernel_log(self) -> list[str]:
+        """Return what the kernel's log says of GPUs, NICs and PCI ports, oldest first (host/live/kmsg.py)."""
+        return self.at_most(self._typed(list[str], "kernel_log"), MAX_LINES, "lines of the kernel's log")
 
     def conf_lines(self, path: str) -> list[str]:
         """Return the lines of an NCCL settings file that are of the form NAME=VALUE, as `number<TAB>text`."""
-        return self._typed(list[str], "conf", path)
+        return self.at_most(self._typed(list[str], "conf", path), MAX_VARIABLES, f"settings in {path}")
 
     def pci_names(self, ids: Sequence[str]) -> dict[str, list[str | None]]:
-        """Return id (`10de:2330`) -> [vendor name, device name] from the system's pci.ids (host/pci_ids.py)."""
+        """Return id (`10de:2330`) -> [vendor name, device name] from the system's pci.ids (host/live/pci_ids.py)."""
         names = self._typed(dict[str, list[str | None]], "pci_names", *ids)
         if any(len(n) != 2 for n in names.values()):
             raise _unexpected("pci_names", ids)
@@ -202,16 +242,31 @@ class Host:
             raise _unexpected("process", ()) from None
         return facts
 
+    def lspci(self, address: str) -> str:
+        """Return the lines that lspci printed of a function, where a recording was made from its text."""
+        return self._typed(str, "lspci", address)
+
+    def sources(self) -> MadeFrom:
+        """Return the texts that a recording was made from (readers/), where it was made from texts."""
+        return self._typed(MadeFrom, "sources")
+
     def psutil(self, call: str) -> Answer:
         """Return what a call of psutil said, as plain values: `cpu_count_physical`, `net_addresses`..."""
         return self._ask("psutil", call)
 
     def nvml(self, call: str, *args: str | int) -> Answer:
-        """Return what NVML said to `nvml<call>`, as plain values (host/nvml_calls.py)."""
+        """Return what NVML said to `nvml<call>`, as plain values (host/live/nvml.py)."""
         return self._ask("nvml", call, *args)
 
+    def nvml_each(self, call: str, arguments: Iterable[tuple[int, ...]]) -> list[Answer | HostError]:
+        """Return what NVML said to one call with each of many arguments, an error where there is no answer.
+
+        For questions about pairs, of which there are as many as devices squared.
+        """
+        return _each(self.backend, "nvml", call, arguments)
+
     def cuda(self, call: str, *args: str | int) -> Answer:
-        """Return what the CUDA driver said to a call, as plain values (host/cuda_calls.py)."""
+        """Return what the CUDA driver said to a call, as plain values (host/live/cuda.py)."""
         return self._ask("cuda", call, *args)
 
     def now(self) -> str:
@@ -237,11 +292,14 @@ class Host:
             raise _unexpected("probe", (probe,)) from None
         if status.state not in _PROBE_STATES or not math.isfinite(status.ms) or status.ms < 0:
             raise _unexpected("probe", (probe,))
-        return status
+        return msgspec.structs.replace(status, left_out=())
 
     def join(self, *parts: str) -> str:
         """Return a path from its parts."""
         return posixpath.join(*parts)
+
+
+_NEVER = object()
 
 
 class RecordedBackend:
@@ -256,32 +314,81 @@ class RecordedBackend:
 
     def ask(self, kind: str, *args: str | int) -> Answer:
         """Return the recorded answer."""
-        try:
-            answer = self.answers[key(kind, args)]
-        except KeyError:
-            error = self.unasked or HostError(Reason.NOT_RECORDED, key(kind, args))
-            raise HostError(error.reason, error.detail) from None
+        name = f"{kind}:{'|'.join(map(str, args))}"  # as `key` has it, without a call: pairs make many questions
+        answer = self.answers.get(name, _NEVER)
+        if answer is _NEVER:
+            error = self.unasked or HostError(Reason.NOT_RECORDED, name)
+            raise HostError(error.reason, error.detail)
         if isinstance(answer, HostError):
             raise HostError(answer.reason, answer.detail)
         return answer
 
+    def ask_each(self, kind: str, call: str, arguments: Iterable[tuple[int, ...]]) -> list[Answer | HostError]:
+        """Return the recorded answers to one call with each of many arguments; an error where there is none."""
+        names = each_named(f"{kind}:{call}|", "|", "", arguments)
+        out = list(map(self.answers.get, names, itertools.repeat(_NEVER)))
+        if _NEVER in out:
+            told = zip(names, out, strict=True)
+            out = [a if a is not _NEVER else self.unasked or HostError(Reason.NOT_RECORDED, name) for name, a in told]
+        return out
 
-class Recorder:
-    """A backend around another that keeps each answer, error or value, under its key. Asks each question once."""
 
-    def __init__(self, inner: Backend, answers: dict[str, Answer] | None = None) -> None:
-        self.inner = inner
-        self.answers: dict[str, Answer] = {} if answers is None else answers
+class Watch:
+    """A backend around another that takes down the questions whose answer was lost (`is_lost`), with the reason.
+
+    Of one call, which may be asked of every pair of devices, no more than MAX_LOST are named.
+    """
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner = inner
+        self.lost: dict[str, Missing] = {}
+        self._times: Counter[str] = Counter()
 
     def ask(self, kind: str, *args: str | int) -> Answer:
-        """Return the kept answer, or ask and keep it."""
-        k = key(kind, args)
-        if k not in self.answers:
-            try:
-                self.answers[k] = self.inner.ask(kind, *args)
-            except HostError as e:
-                self.answers[k] = e
-        answer = self.answers[k]
-        if isinstance(answer, HostError):
-            raise HostError(answer.reason, answer.detail)
-        return answer
+        """Return the answer of the other."""
+        try:
+            return self._inner.ask(kind, *args)
+        except HostError as e:
+            if kind not in ("probe", "duration"):  # these are not the machine's
+                self.note(key(kind, args), e.missing())
+            raise
+
+    def ask_each(self, kind: str, call: str, arguments: Iterable[tuple[int, ...]]) -> list[Answer | HostError]:
+        """Return the other's answers to one call with each of many arguments; an error where there is none."""
+        every = list(arguments)
+        answers = _each(self._inner, kind, call, every)
+        if HostError in set(map(type, answers)):
+            for args, answer in zip(every, answers, strict=True):
+                if isinstance(answer, HostError):
+                    self.note(f"{kind}:{call}|{'|'.join(map(str, args))}", answer.missing())
+        return answers
+
+    def note(self, question: str, why: Missing) -> None:
+        """Take down a question without an answer, where the answer is lost."""
+        if is_lost(why):
+            call = question.partition("|")[0]
+            self._times[call] += 1
+            if self._times[call] <= MAX_LOST:
+                self.lost[question] = why
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What was not taken down, in words."""
+        return tuple(
+            f"lost answers to {call}: the first {MAX_LOST} of {n}" for call, n in self._times.items() if n > MAX_LOST
+        )
+
+
+def _each(backend: Backend, kind: str, call: str, arguments: Iterable[tuple[int, ...]]) -> list[Answer | HostError]:
+    together = getattr(backend, "ask_each", None)
+    if together is not None:
+        answers: list[Answer | HostError] = together(kind, call, arguments)
+        return answers
+    return [_answer_or_error(backend, kind, call, *args) for args in arguments]
+
+
+def _answer_or_error(backend: Backend, kind: str, *args: str | int) -> Answer | HostError:
+    try:
+        return backend.ask(kind, *args)
+    except HostError as e:
+        return e

@@ -1,27 +1,31 @@
 """Names by which virtual machines go in DMI (data/hypervisors.tsv)."""
 
-from __future__ import annotations
+from typing import Literal
 
 import msgspec
 
-from topocheck.knowledge.tables import rows
+from topocheck.knowledge.tables import Source, Table, YesNo
+
+Field = Literal["sys_vendor", "product_name"]
+Hypervisor = Literal["KVM", "VMware", "Xen", "VirtualBox", "Microsoft", "Parallels", "bhyve", "Apple"]
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One name: `field` is sys_vendor or product_name, `text` what it begins with.
+    """One name: `text` is what the field begins with.
 
     `certain` tells that only guests bear the name; where it is False, the provider's bare-metal machines do too.
     """
 
-    field: str
+    field: Field
     text: str
-    hypervisor: str
-    certain: bool
-    source: str
+    hypervisor: Hypervisor
+    certain: YesNo
+    source: Source
+
+
+_NAMES = Table("hypervisors", Row, key=("field", "text"))
 
 
 def table() -> tuple[Row, ...]:
     """Return all rows, in the order of the file."""
-    return tuple(
-        Row(r["field"], r["text"], r["hypervisor"], r["certain"] == "yes", r["source"]) for r in rows("hypervisors")
-    )
+    return _NAMES.rows()

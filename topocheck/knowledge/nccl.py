@@ -1,15 +1,23 @@
 """What the world knows of NCCL's settings: what each does, since when, its default by version, and who reads it."""
 
-from __future__ import annotations
-
-import difflib
 import fnmatch
 import functools
 import re
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from topocheck.knowledge.tables import rows
+from topocheck.knowledge.tables import (
+    BY_COMMAS,
+    Release,
+    ReleaseText,
+    SettingGlob,
+    SettingName,
+    Source,
+    Table,
+    YesNo,
+)
 
 TABLE_VERSION = "2.30.7"
 """The NCCL version whose source `nccl_settings.tsv` was made from (stated in its first line too)."""
@@ -23,9 +31,9 @@ def parse_version(text: str) -> Version | None:
     A missing patch number counts as 0. NCCL's own integer form (21805, 2708) is read too: thousands before 2.9,
     ten thousands from then on (src/nccl.h.in, NCCL_VERSION).
     """
-    if m := re.search(r"(?<!\d)(\d{1,3})\s*[.,]\s*(\d{1,3})(?:\s*[.,]\s*(\d{1,3}))?", text):
+    if m := re.search(r"(?<![0-9])([0-9]{1,3})\s*[.,]\s*([0-9]{1,3})(?:\s*[.,]\s*([0-9]{1,3}))?", text):
         return int(m[1]), int(m[2]), int(m[3] or 0)
-    if m := re.fullmatch(r"\s*(\d{4,6})\s*", text):
+    if m := re.fullmatch(r"\s*([0-9]{4,6})\s*", text):
         n = int(m[1])
         base = 1000 if n < 10000 else 10000
         return n // base, n % base // 100, n % 100
@@ -34,81 +42,96 @@ def parse_version(text: str) -> Version | None:
 
 @functools.cache
 def version_key(text: str) -> Version:
-    """Return the version of a cell of the data files, which always hold one."""
+    """Return the version in a text that always holds one.
+
+    Raises:
+        ValueError: it holds none.
+    """
     v = parse_version(text)
     if v is None:
         raise ValueError(f"no version in {text!r}")
     return v
 
 
+Category = Literal["algo", "debug", "gdr", "ib", "init", "misc", "net", "p2p", "shm", "topo"]
+ValueType = Literal["bool", "enum", "int", "list", "path", "size", "string"]
+Reads = Literal["integer", "switch", "flag", "word", "words", "exact_word", "level", "text"]
+Status = Literal["current", "deprecated", "removed", "unused"]
+Limit = Annotated[int, Meta(ge=-(2**31), le=2**63 - 1)]
+
+
 class NcclSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting. Texts are those of `data/nccl_settings.tsv`; empty where there is nothing to say.
+    """One setting. Texts are those of `data/nccl_settings.tsv`.
 
     Attributes:
         reads: how NCCL reads the text: integer, switch (only 1 acts), flag, word, words, exact_word, level, text.
         words: the words it knows, where it reads words.
         minimum, maximum: what it takes without complaint, where it reads a number.
-        step: what that number must be a multiple of, or `2^n` for a power of two; empty for neither.
+        step: what that number must be a multiple of, or `2^n` for a power of two; None for neither.
         default: in TABLE_VERSION; of a removed name, its last.
         since: first public version that reads it; `<=` where it may be older.
-        status: current, deprecated, removed or unused; `status_version` says since when.
+        status_version: since when it is deprecated or removed; None for the other states.
         debug_section: the user guide lists it among those not meant for production.
+        risk: what a value can cost, where that is known.
     """
 
-    name: str
-    category: str
-    type: str
+    name: SettingName
+    category: Category
+    type: ValueType
     accepted: str
-    reads: str
-    words: tuple[str, ...]
-    minimum: int | None
-    maximum: int | None
-    step: str
+    reads: Reads
+    words: Annotated[tuple[str, ...], BY_COMMAS] = ()
+    minimum: Limit | None = None
+    maximum: Limit | None = None
+    step: Annotated[int, Meta(ge=2, le=4096)] | Literal["2^n"] | None = None
     default: str
-    since: str
-    status: str
-    status_version: str
-    replaced_by: str
-    documented: bool
-    debug_section: bool
-    risk: str
+    since: ReleaseText
+    status: Status
+    status_version: ReleaseText | None = None
+    replaced_by: SettingName | None = None
+    documented: YesNo
+    debug_section: YesNo
+    risk: str | None = None
     effect: str
-    source: str
+    source: Source
+
+    def __post_init__(self) -> None:
+        if (self.status == "current") is not (self.status_version is None):
+            raise ValueError("status_version: a version for every status but current, and none for that")
+
+
+class DefaultChange(msgspec.Struct, frozen=True):
+    """The default of a setting from a version on, where it changed."""
+
+    name: SettingName
+    from_version: Release
+    default: str
+    source: Source
+
+
+class ForeignName(msgspec.Struct, frozen=True):
+    """A name, as a glob, that begins with NCCL_ and that others than the core of NCCL read."""
+
+    pattern: SettingGlob
+    reader: str
+    source: Source
+
+
+_SETTINGS = Table("nccl_settings", NcclSetting, key=("name",))
+_DEFAULTS = Table("nccl_default_history", DefaultChange, key=("name", "from_version"))
+_FOREIGN = Table("nccl_foreign_names", ForeignName, key=("pattern",))
 
 
 @functools.cache
 def settings() -> dict[str, NcclSetting]:
     """Return all settings by name."""
-    out = {}
-    for r in rows("nccl_settings"):
-        out[r["name"]] = NcclSetting(
-            name=r["name"],
-            category=r["category"],
-            type=r["type"],
-            accepted=r["accepted"],
-            reads=r["reads"],
-            words=tuple(w for w in r["words"].split(",") if w),
-            minimum=int(r["minimum"]) if r["minimum"] else None,
-            maximum=int(r["maximum"]) if r["maximum"] else None,
-            step=r["step"],
-            default=r["default"],
-            since=r["since"],
-            status=r["status"],
-            status_version=r["status_version"],
-            replaced_by=r["replaced_by"],
-            documented=r["documented"] == "yes",
-            debug_section=r["debug_section"] == "yes",
-            risk=r["risk"],
-            effect=r["effect"],
-            source=r["source"],
-        )
-    return out
+    return {s.name: s for s in _SETTINGS.rows()}
 
 
 @functools.cache
 def lookup(name: str) -> NcclSetting | None:
     """Return a setting by its exact name, or None."""
-    return settings().get(name)
+    return next(iter(_SETTINGS.starting(name)), None)
 
 
 @functools.cache
@@ -119,58 +142,42 @@ def nearest(name: str) -> str | None:
         wanted = f"NCCL_{wanted}"
     if wanted in settings():
         return wanted
+    import difflib
+
     found = difflib.get_close_matches(wanted, settings(), n=1, cutoff=0.8)
     return found[0] if found else None
 
 
 def foreign_reader(name: str) -> str | None:
     """Return who reads a name that the core of NCCL does not read (a plugin, nccl-tests, PyTorch), or None."""
-    return next((r["reader"] for r in rows("nccl_foreign_names") if fnmatch.fnmatchcase(name, r["pattern"])), None)
+    return next((r.reader for r in _FOREIGN.rows() if fnmatch.fnmatchcase(name, r.pattern)), None)
 
 
 def known_in(setting: NcclSetting, version: Version) -> bool:
     """Tell whether a version reads this setting."""
     if not setting.since.startswith("<=") and version_key(setting.since) > version:
         return False
-    return setting.status != "removed" or version < version_key(setting.status_version)
+    return setting.status != "removed" or version < version_key(setting.status_version or "")
 
 
+@functools.cache
+def _changes(name: str) -> tuple[DefaultChange, ...]:
+    return _DEFAULTS.starting(name)
+
+
+@functools.cache
 def default_in(name: str, version: Version | None = None) -> str | None:
     """Return the default of a setting in a version (the table's where None), or None for an unknown name."""
     s = lookup(name)
     if s is None:
         return None
-    history = [r for r in rows("nccl_default_history") if r["name"] == name]
-    if version is None or not history or version_key(history[-1]["from_version"]) <= version:
+    history = _changes(name)
+    if version is None or not history or history[-1].from_version <= version:
         return s.default
-    past = [r["default"] for r in history if version_key(r["from_version"]) <= version]
-    return past[-1] if past else history[0]["default"]
+    past = [r.default for r in history if r.from_version <= version]
+    return past[-1] if past else history[0].default
 
 
 def default_history(name: str) -> tuple[tuple[str, str], ...]:
     """Return (version, default from it on) where the default of a setting changed; empty where it never did."""
-    return tuple((r["from_version"], r["default"]) for r in rows("nccl_default_history") if r["name"] == name)
-
-
-@functools.cache
-def at_version(table: str, version: Version) -> tuple[dict[str, str], ...]:
-    """Return the rows of a table whose `from_version` is the newest that is not above `version`."""
-    fits = [r for r in rows(table) if version_key(r["from_version"]) <= version]
-    if not fits:
-        return ()
-    newest = max(version_key(r["from_version"]) for r in fits)
-    return tuple(r for r in fits if version_key(r["from_version"]) == newest)
-
-
-@functools.cache
-def rule(name: str, version: Version) -> str | None:
-    """Return the value of a rule of `nccl_rules.tsv` in a version, or None before it existed."""
-    fits = [r for r in rows("nccl_rules") if r["rule"] == name and version_key(r["from_version"]) <= version]
-    return max(fits, key=lambda r: version_key(r["from_version"]))["value"] if fits else None
-
-
-@functools.cache
-def path_order(version: Version) -> tuple[str, ...]:
-    """Return the path types of a version, closest first."""
-    found = at_version("nccl_path_orders", version)
-    return tuple((found[0] if found else rows("nccl_path_orders")[0])["order"].split())
+    return tuple((".".join(map(str, r.from_version)), r.default) for r in _changes(name))

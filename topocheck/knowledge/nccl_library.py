@@ -1,13 +1,24 @@
 """Sets the table of settings beside the names that stand in an NCCL library, to see whether the table is whole."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Iterable
 
+import msgspec
+
 from topocheck.knowledge.nccl import Version, foreign_reader, known_in, parse_version, settings
-from topocheck.knowledge.tables import rows
+from topocheck.knowledge.tables import SettingGlob, Source, Table
+
+
+class LibraryConstant(msgspec.Struct, frozen=True):
+    """A name, as a glob, that begins with NCCL_, stands in the library and is no setting."""
+
+    pattern: SettingGlob
+    what: str
+    source: Source
+
+
+_CONSTANTS = Table("nccl_library_constants", LibraryConstant, key=("pattern",))
 
 # A name as a string of its own: between two zero bytes.
 _NAME = re.compile(rb"(?<=\0)NCCL_[A-Z0-9_]{2,80}(?=\0)")
@@ -31,7 +42,7 @@ def names_in(chunks: Iterable[bytes]) -> tuple[frozenset[str], Version | None]:
 
 def is_constant(name: str) -> bool:
     """Tell whether a name is one of the library's own constants and no setting."""
-    return any(fnmatch.fnmatchcase(name, r["pattern"]) for r in rows("nccl_library_constants"))
+    return any(fnmatch.fnmatchcase(name, r.pattern) for r in _CONSTANTS.rows())
 
 
 def unknown_to_table(names: Iterable[str]) -> tuple[str, ...]:

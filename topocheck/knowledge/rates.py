@@ -3,14 +3,14 @@
 GB/s is 10^9 bytes a second, Gb/s 10^9 bits. The numbers stand in `data/`, with the standard of each row.
 """
 
-from __future__ import annotations
-
 import functools
 import re
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from topocheck.knowledge.tables import rows
+from topocheck.knowledge.tables import Source, Table, digits
 
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 """Link widths PCIe knows, in lanes (PCI Express Base Specification 5.0, 7.5.3.6)."""
@@ -19,15 +19,76 @@ PAYLOAD_SIZES = (128, 256, 512, 1024, 2048, 4096)
 """Maximum payload sizes PCIe knows, in bytes (PCI Express Base Specification 5.0, 7.5.3.4)."""
 
 
+Count = Annotated[int, Meta(ge=1, le=1024)]
+
+
 class PcieGeneration(msgspec.Struct, frozen=True):
     """One generation: transfers a second and lane, and the share of them that is data, or TLP bytes alone."""
 
-    generation: int
-    speed_gt_s: float
-    coding: str
-    share: tuple[int, int]
-    tlp_share: tuple[int, int]
-    source: str
+    generation: Annotated[int, Meta(ge=1, le=9)]
+    speed_gt_s: Annotated[float, Meta(gt=0, le=1024)]
+    coding: Literal["8b/10b", "128b/130b", "FLIT 242/256"]
+    share_numerator: Count
+    share_denominator: Count
+    tlp_numerator: Count
+    tlp_denominator: Count
+    source: Source
+
+    def __post_init__(self) -> None:
+        _no_more_than_all(self.share_numerator, self.share_denominator)
+        _no_more_than_all(self.tlp_numerator, self.tlp_denominator)
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """The share of the transfers that is data: (numerator, denominator)."""
+        return self.share_numerator, self.share_denominator
+
+    @property
+    def tlp_share(self) -> tuple[int, int]:
+        """The share of the transfers that is bytes of TLPs: (numerator, denominator)."""
+        return self.tlp_numerator, self.tlp_denominator
+
+
+class NvlinkGeneration(msgspec.Struct, frozen=True):
+    """One signalling rate of an NVLink version, MB/s a link and direction, and the share of it that is payload."""
+
+    version: Annotated[int, Meta(ge=1, le=9)]
+    signalling_mb_s: Annotated[float, Meta(ge=1000, le=1000000)]
+    payload_numerator: Count
+    payload_denominator: Count
+    seen_on: str
+    source: Source
+
+    def __post_init__(self) -> None:
+        _no_more_than_all(self.payload_numerator, self.payload_denominator)
+
+
+class InfinibandRate(msgspec.Struct, frozen=True):
+    """One speed of InfiniBand, Gb/s a lane: as the kernel prints it, as signalled, and what of it is data."""
+
+    speed: Literal["SDR", "DDR", "QDR", "FDR10", "FDR", "EDR", "HDR", "NDR", "XDR"]
+    printed_gbit_s_per_lane: Annotated[float, Meta(gt=0, le=1000)]
+    signalling_gbit_s_per_lane: Annotated[float, Meta(gt=0, le=1000)]
+    share_numerator: Count
+    share_denominator: Count
+    data_gbit_s_per_lane: Annotated[float, Meta(gt=0, le=1000)]
+    coding: Literal["8b/10b", "64b/66b", "PAM4, 256b/257b with RS-FEC(544,514)"]
+    source: Source
+
+    def __post_init__(self) -> None:
+        data = self.signalling_gbit_s_per_lane * self.share_numerator / self.share_denominator
+        if abs(data - self.data_gbit_s_per_lane) > 1e-9:
+            raise ValueError(f"data_gbit_s_per_lane is {data!r} by the other columns")
+
+
+def _no_more_than_all(numerator: int, denominator: int) -> None:
+    if numerator > denominator:
+        raise ValueError(f"a share of {numerator}/{denominator} is more than all")
+
+
+_PCIE = Table("pcie_generations", PcieGeneration, key=("generation",))
+_NVLINK = Table("nvlink_generations", NvlinkGeneration, key=("version", "signalling_mb_s"))
+_INFINIBAND = Table("infiniband_rates", InfinibandRate, key=("speed",))
 
 
 class PcieThroughput(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,20 +115,9 @@ class PcieThroughput(msgspec.Struct, frozen=True, kw_only=True):
     source: str
 
 
-@functools.cache
 def pcie_generations() -> tuple[PcieGeneration, ...]:
     """Return the generations of `data/pcie_generations.tsv`, oldest first."""
-    return tuple(
-        PcieGeneration(
-            int(r["generation"]),
-            float(r["speed_gt_s"]),
-            r["coding"],
-            (int(r["share_numerator"]), int(r["share_denominator"])),
-            (int(r["tlp_numerator"]), int(r["tlp_denominator"])),
-            r["source"],
-        )
-        for r in rows("pcie_generations")
-    )
+    return _PCIE.rows()
 
 
 def generation_of(generation: int) -> PcieGeneration:
@@ -97,6 +147,7 @@ def pcie_gen(speed_gt_s: float) -> int:
     raise ValueError(f"{speed_gt_s:g} GT/s is no PCIe speed: there are {known}")
 
 
+@functools.cache
 def pcie_gb_s(speed_gt_s: float, width_lanes: int) -> float:
     """Return GB/s in one direction: GT/s x share of the coding x lanes / 8.
 
@@ -188,10 +239,7 @@ def nvlink_gb_s(version: int | None, speed_mb_s: float | None) -> float:
     Raises:
         ValueError: the two together do not tell the rate.
     """
-    table = [
-        (int(r["version"]), float(r["signalling_mb_s"]), int(r["payload_numerator"]) / int(r["payload_denominator"]))
-        for r in rows("nvlink_generations")
-    ]
+    table = [(r.version, r.signalling_mb_s, r.payload_numerator / r.payload_denominator) for r in _NVLINK.rows()]
     same = [t for t in table if version is None or t[0] == version]
     if speed_mb_s is not None:
         for _, rate, share in same:
@@ -209,16 +257,13 @@ def infiniband_gbit_s(speed: str, lanes: int) -> float:
     Raises:
         ValueError: the speed word is not known, or the link has no lanes.
     """
-    for r in rows("infiniband_rates"):
-        if r["speed"] == speed.upper():
+    for r in _INFINIBAND.rows():
+        if r.speed == speed.upper():
             if lanes not in (1, 2, 4, 8, 12):
                 raise ValueError(f"{lanes}X is no InfiniBand width: there are 1X, 2X, 4X, 8X, 12X")
-            return float(r["data_gbit_s_per_lane"]) * lanes
-    known = ", ".join(r["speed"] for r in rows("infiniband_rates"))
+            return r.data_gbit_s_per_lane * lanes
+    known = ", ".join(r.speed for r in _INFINIBAND.rows())
     raise ValueError(f"{speed!r} is no InfiniBand speed: there are {known}")
-
-
-_RATE = re.compile(r"\s*[0-9.]+\s*Gb/sec\s*\(\s*([0-9]+)X(?:\s+([A-Z0-9]+))?\s*\)\s*")
 
 
 def port_data_gbit_s(rate_text: str, link_layer: str) -> float:
@@ -230,25 +275,12 @@ def port_data_gbit_s(rate_text: str, link_layer: str) -> float:
     Raises:
         ValueError: the text is not of the kernel's form.
     """
-    printed = re.match(r"\s*([0-9]+(?:\.[0-9]+)?)\s*Gb/sec", rate_text)
-    if not printed:
+    number, unit, _ = rate_text.strip().partition(" Gb/sec")
+    if not unit or not digits(number.replace(".", "", 1)):
         raise ValueError(f"not a rate as the kernel prints it: {rate_text.strip()[:60]!r}")
     if link_layer.lower() != "infiniband":
-        return float(printed[1])
-    m = _RATE.fullmatch(rate_text)
+        return float(number)
+    m = re.fullmatch(r"\s*[0-9.]+\s*Gb/sec\s*\(\s*([0-9]{1,3})X(?:\s+([A-Z0-9]+))?\s*\)\s*", rate_text)
     if not m:
         raise ValueError(f"no lanes and speed word in the rate {rate_text.strip()[:60]!r}")
     return infiniband_gbit_s(m[2] or "SDR", int(m[1]))
-
-
-def ethernet_gbit_s(nominal_gbit_s: float) -> float:
-    """Return the MAC rate of an Ethernet link, which is its nominal rate (IEEE 802.3 counts after coding).
-
-    Raises:
-        ValueError: no Ethernet runs at that rate.
-    """
-    for r in rows("ethernet_rates"):
-        if float(r["gbit_s"]) == nominal_gbit_s:
-            return nominal_gbit_s
-    known = ", ".join(r["gbit_s"] for r in rows("ethernet_rates"))
-    raise ValueError(f"{nominal_gbit_s:g} Gb/s is no Ethernet rate known here: there are {known}")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from topocheck.model.base import small_number
+
 _ADDRESS = re.compile(r"([0-9a-fA-F]{1,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+_NO_DOMAIN = 1 << 32
+"""Beyond every domain: those have 32 bits."""
 
 
 def normalize_address(text: str) -> str | None:
@@ -21,14 +25,18 @@ def normalize_address(text: str) -> str | None:
 
 
 def address_key(address: str) -> tuple[int, int, int, int]:
-    """Return (domain, bus, device, function) as numbers, for sorting. `address` must be normalised."""
-    domain, bus, rest = address.split(":")
-    device, function = rest.split(".")
-    return int(domain, 16), int(bus, 16), int(device, 16), int(function)
+    """Return (domain, bus, device, function) as numbers, for sorting.
+
+    A name that stands for an address that was not reported (`nvml:3`) comes after all addresses, by its number.
+    """
+    m = _ADDRESS.fullmatch(address)
+    if not m:
+        return _NO_DOMAIN, small_number(address.rpartition(":")[2]) or 0, 0, 0
+    return int(m[1], 16), int(m[2], 16), int(m[3], 16), int(m[4])
 
 
-MAX_NUMBERS = 1 << 16
-"""More than any kernel counts: NR_CPUS ends at 8192 (Linux arch/x86/Kconfig), NODES_SHIFT at 10."""
+MAX_NUMBERS = 1 << 13
+"""As many as any kernel counts: NR_CPUS ends at 8192 (Linux arch/x86/Kconfig), NODES_SHIFT at 10."""
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 
@@ -40,8 +48,20 @@ def parse_cpulist(text: str) -> frozenset[int]:
             (`MAX_NUMBERS` and above), which would cost memory and time without end.
     """
     out: set[int] = set()
+    for lo, hi in _ranges(text):
+        out.update(range(lo, hi + 1))
+    return frozenset(out)
+
+
+def _ranges(text: str) -> list[tuple[int, int]]:
+    """Return (first, last) of each part of a kernel list, as they stand there.
+
+    Raises:
+        ValueError: see `parse_cpulist`.
+    """
+    out = []
     said = 0
-    for part in text.strip().split(","):
+    for part in text.strip().split(",", MAX_NUMBERS):
         part = part.strip()
         if not part:
             continue
@@ -50,8 +70,23 @@ def parse_cpulist(text: str) -> frozenset[int]:
         said += hi - lo + 1
         if hi < lo or hi >= MAX_NUMBERS or said > MAX_NUMBERS:
             raise ValueError(f"not a kernel list: {text.strip()[:60]!r}")
-        out.update(range(lo, hi + 1))
-    return frozenset(out)
+        out.append((lo, hi))
+    return out
+
+
+def short_cpulist(text: str) -> str:
+    """Return a kernel list in its shortest form, without a look at every number in it.
+
+    Raises:
+        ValueError: see `parse_cpulist`.
+    """
+    runs: list[list[int]] = []
+    for lo, hi in sorted(_ranges(text)):
+        if runs and lo <= runs[-1][1] + 1:
+            runs[-1][1] = max(runs[-1][1], hi)
+        else:
+            runs.append([lo, hi])
+    return _written(runs)
 
 
 def format_cpulist(numbers: Iterable[int]) -> str:
@@ -62,4 +97,8 @@ def format_cpulist(numbers: Iterable[int]) -> str:
             runs[-1][1] = n
         else:
             runs.append([n, n])
+    return _written(runs)
+
+
+def _written(runs: Iterable[list[int]]) -> str:
     return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
+
+from topocheck.model.exit_codes import EXIT_UNKNOWN, EXIT_USAGE
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -48,9 +50,45 @@ UNSUPPORTED = Missing(Reason.UNSUPPORTED)
 NOT_RECORDED = Missing(Reason.NOT_RECORDED)
 
 
+REDACTED = "redacted"
+"""Stands in a recorded text for what is never recorded; `redacted-1`, `redacted-2`... for what a snapshot replaced."""
+
+
+_TROUBLE = frozenset(
+    "EIO EAGAIN EBUSY EINTR EMFILE ENFILE ENOBUFS ENOMEM ENOSPC EREMOTEIO EHOSTDOWN EOVERFLOW ESTALE ESHUTDOWN "
+    "NVMLError_Unknown NVMLError_IrqIssue NVMLError_Memory NVMLError_InsufficientResources "
+    "NVMLError_OperatingSystem NVMLError_Uninitialized CUDA_ERROR_UNKNOWN CUDA_ERROR_OUT_OF_MEMORY "
+    "CUDA_ERROR_NOT_INITIALIZED CUDA_ERROR_OPERATING_SYSTEM".split()
+)
+"""Errors which say nothing of what was asked about, but that something went wrong while it was asked."""
+
+
+def is_lost(why: Missing) -> bool:
+    """Tell whether an answer may exist and did not come; else its absence is the answer.
+
+    That a file is absent, that a driver does not offer a call, or that a GPU is lost, is an answer. A refusal, a call
+    that did not end, and an error of input and output are none.
+    """
+    if why.reason is Reason.UNSUPPORTED:
+        return why.detail in _TROUBLE or why.detail.startswith(CRASHED)
+    return why.reason in (Reason.DENIED, Reason.TIMED_OUT, Reason.NOT_RECORDED, Reason.UNPARSABLE)
+
+
+CRASHED = "the process that asked it crashed"
+"""How the detail of a question begins whose asking ended the child."""
+
+
 def unparsable(text: str) -> Missing:
     """Return the Missing for an answer of unknown form; keeps at most 80 characters of it."""
     return Missing(Reason.UNPARSABLE, text.strip()[:80])
+
+
+def is_digits(text: str) -> bool:
+    """Tell whether a text is one ASCII digit or more, and nothing else.
+
+    `str.isdigit` takes `²` and the digits of other scripts for digits too; `int` does not take all of these.
+    """
+    return text.isascii() and text.isdigit()
 
 
 def small_number(text: str) -> int | None:
@@ -58,7 +96,7 @@ def small_number(text: str) -> int | None:
 
     `int` takes other scripts' digits and breaks on thousands of them (sys.get_int_max_str_digits).
     """
-    return int(text) if len(text) < 10 and text.isascii() and text.isdigit() else None
+    return int(text) if len(text) < 10 and is_digits(text) else None
 
 
 def known(value: T | Missing) -> TypeIs[T]:
@@ -91,10 +129,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
     def evidence(self, *names: str) -> tuple[Evidence, ...]:
         """Return the evidence for the named raw answers, in that order; names never asked are left out."""
-        join = "/" if self.source.startswith("/") else " "
-        return tuple(
-            Evidence(f"{self.source}{join}{n}" if self.source else n, self.raw[n]) for n in names if n in self.raw
-        )
+        raw, start = self.raw, self.source and self.source + ("/" if self.source.startswith("/") else " ")
+        return tuple([Evidence(start + n, raw[n]) for n in names if n in raw])
 
 
 class State(enum.StrEnum):
@@ -109,7 +145,7 @@ class State(enum.StrEnum):
 
 
 class Verdict(enum.StrEnum):
-    """Verdict of a GPUDirect road."""
+    """Verdict of a GPUDirect path."""
 
     YES = "yes"
     DEGRADED = "degraded"
@@ -117,18 +153,22 @@ class Verdict(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
+Effect = Literal["yes", "degraded", "no", "unknown", "info"]
+"""What a reason did to a verdict; `info` for no effect."""
+
+
 class ReasonStep(msgspec.Struct, frozen=True):
     """One link of a chain of reasons.
 
     Attributes:
         text: the rule in words.
-        effect: what it did to the verdict ("yes", "degraded", "no", "unknown", or "info" for no effect).
+        effect: what it did to the verdict.
         evidence: what the machine said.
         fix: what to do about it, where there is something to do.
     """
 
     text: str
-    effect: str
+    effect: Effect
     evidence: tuple[Evidence, ...] = ()
     fix: str | None = None
 
@@ -136,26 +176,65 @@ class ReasonStep(msgspec.Struct, frozen=True):
 class InputError(Exception):
     """Input from elsewhere that cannot be used: one line with the file, the place in it and what was expected.
 
-    Commands print it and exit with 2.
+    Commands print it and exit with `exit_code`.
     """
+
+    exit_code = EXIT_USAGE
+
+
+class NotDeterminedError(InputError):
+    """What was asked could not be determined, though it was asked rightly."""
+
+    exit_code = EXIT_UNKNOWN
+
+
+class Hung(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A child process that did not come back from a question.
+
+    Attributes:
+        question: what it was asking (`nvml:DeviceGetCount`).
+        pid: its number, as the parent saw it.
+        state: the kernel's letter for it (proc(5): `D` waits in the kernel and cannot be killed); empty if not read.
+        waits_in: the kernel function it waits in (/proc/PID/wchan); empty if not readable.
+        waited_s: seconds since the question.
+        cut_short: the time of the whole run ended, and not that of the probe: it may only be slow.
+    """
+
+    question: str
+    pid: int = 0
+    state: str = ""
+    waits_in: str = ""
+    waited_s: float = 0.0
+    cut_short: bool = False
 
 
 class ProbeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How one probe went. `state` is ok, empty, failed or timed_out; `ms` is its wall time."""
+    """How one probe went. `state` is ok, empty, failed or timed_out; `ms` is its wall time.
+
+    `left_out` names what was too much to look at, in words. `hung` is the last child that did not come back.
+    """
 
     name: str
     state: str
     ms: float
     detail: str = ""
+    left_out: tuple[str, ...] = ()
+    hung: Hung | None = None
+
+
+NEEDS_ROOT = "re-run topocheck as root"
+"""The fix of a finding that says no more than that a run as root can judge; texts list these in one line."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What a check found on one subject.
 
     Attributes:
-        id: id of the check, `area.name`.
+        id: id of the check, `area.name`; set when the check is run.
         state: see State.
-        subject: address, label or name of what it is about; "node" for the whole.
+        subject: address, label or name of what it is about, for people; "node" for the whole.
+        devices: addresses of the PCI functions, or GUIDs of the devices of a fabric, that it is about; none where it is
+            not about certain ones.
         title: one sentence, with numbers.
         consequence: what a user feels ("this GPU copies at half rate").
         evidence: what the machine said.
@@ -163,9 +242,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         fix: command or setting, with its price where it has one.
     """
 
-    id: str
+    id: str = ""
     state: State
     subject: str
+    devices: tuple[str, ...] = ()
     title: str
     consequence: str = ""
     evidence: tuple[Evidence, ...] = ()

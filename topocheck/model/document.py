@@ -6,11 +6,13 @@ JSON Schema in docs/schema/ is made from these structs, and the fleet reads stor
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "2.0"
+Number = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""What a machine's integer holds; a report that somebody wrote may name any other."""
 
 
 class Doc(msgspec.Struct, kw_only=True):
@@ -57,11 +59,11 @@ class HostDoc(Doc, kw_only=True):
     machine: str | None = None
     cpu_vendor: str | None = None
     cpu_model_name: str | None = None
-    sockets: int | None = None
+    sockets: Number | None = None
     online_cpus: str | None = None
     allowed_cpus: str | None = None
     allowed_mems: str | None = None
-    memory_total_bytes: int | None = None
+    memory_total_bytes: Number | None = None
     dmi_vendor: str | None = None
     dmi_product: str | None = None
     hypervisor: str | None = None
@@ -73,12 +75,20 @@ class HostDoc(Doc, kw_only=True):
     modules: dict[str, str] = {}
     memory_peers: list[str] | None = None
     fabric_manager: str | None = None
+    imex_channels: list[str] | None = None
+    kubelet: bool | None = None
+    nvswitch_devices: list[str] | None = None
+    kernel_config: dict[str, str] = {}
+    cgroup_cpus: str | None = None
+    cgroup_mems: str | None = None
     driver_version: str | None = None
     cuda_version: str | None = None
+    nvidia_params: dict[str, str] | None = None
+    numa_balancing: bool | None = None
     flat_tree: bool = False
 
 
-class RecordDoc(msgspec.Struct, kw_only=True):
+class SystemSummaryDoc(msgspec.Struct, kw_only=True):
     """What papers and lab reports ask of an experiment's machine."""
 
     servers: int
@@ -100,8 +110,8 @@ class NvLinkDoc(Doc, kw_only=True):
 
     link: int
     active: bool | None = None
-    version: int | None = None
-    speed_mb_s: int | None = None
+    version: Number | None = None
+    speed_mb_s: Number | None = None
     remote_type: str | None = None
     remote_address: str | None = None
     errors: dict[str, int] = {}
@@ -115,32 +125,52 @@ class GpuDoc(Doc, kw_only=True):
     vendor: str
     uuid: str | None = None
     name: str | None = None
-    index: int | None = None
-    minor: int | None = None
+    index: Number | None = None
+    minor: Number | None = None
     on_bus: bool = True
-    cpu_node: int | None = None
-    memory_node: int | None = None
+    cpu_node: Number | None = None
+    memory_node: Number | None = None
     cpu_affinity: str | None = None
-    memory_total_bytes: int | None = None
-    bar1_total_bytes: int | None = None
+    memory_total_bytes: Number | None = None
+    bar1_total_bytes: Number | None = None
     vbios: str | None = None
     compute_capability: str | None = None
-    pcie_gen_current: int | None = None
-    pcie_gen_max: int | None = None
-    pcie_width_current: int | None = None
-    pcie_width_max: int | None = None
-    performance_state: int | None = None
+    pcie_gen_current: Number | None = None
+    pcie_gen_max: Number | None = None
+    pcie_width_current: Number | None = None
+    pcie_width_max: Number | None = None
+    performance_state: Number | None = None
     mig_current: bool | None = None
+    mig_pending: bool | None = None
     ecc_current: bool | None = None
+    ecc_pending: bool | None = None
+    board_part_number: str | None = None
+    module_id: Number | None = None
+    clock_sm_max_mhz: Number | None = None
     compute_mode: str | None = None
     persistence_mode: bool | None = None
-    c2c_links: int | None = None
+    serial: str | None = None
+    memory_affinity: str | None = None
+    clock_sm_mhz: Number | None = None
+    pcie_errors: dict[str, int] = {}
+    virtualization_mode: str | None = None
+    addressing_mode: str | None = None
+    c2c_enabled: bool | None = None
+    c2c_links: Number | None = None
+    c2c_links_active: Number | None = None
+    integrated: bool | None = None
+    gpudirect_rdma: bool | None = None
+    dma_buf: bool | None = None
+    fabric_handles: bool | None = None
+    flush_writes_options: Number | None = None
+    fabric_health_mask: Number | None = None
+    fabric_health_summary: str | None = None
     fabric_state: str | None = None
     fabric_status: str | None = None
-    fabric_clique: int | None = None
+    fabric_clique: Number | None = None
     fabric_cluster_uuid: str | None = None
     nvlinks: list[NvLinkDoc] = []
-    processes: int | None = None
+    processes: Number | None = None
 
 
 class GidDoc(Doc, kw_only=True):
@@ -161,11 +191,12 @@ class PortDoc(Doc, kw_only=True):
     link_layer: str | None = None
     rate_gbit_s: float | None = None
     rate_text: str | None = None
-    lid: int | None = None
-    sm_lid: int | None = None
+    lid: Number | None = None
+    sm_lid: Number | None = None
     gids: list[GidDoc] | None = None
     counters: dict[str, int] = {}
     hw_counters: dict[str, int] = {}
+    counters_missing: dict[str, str] = {}
 
 
 class NicDoc(Doc, kw_only=True):
@@ -173,11 +204,15 @@ class NicDoc(Doc, kw_only=True):
 
     address: str
     label: str
-    cpu_node: int | None = None
+    cpu_node: Number | None = None
     hca_type: str | None = None
     firmware: str | None = None
     board_id: str | None = None
+    hw_rev: str | None = None
+    node_type: str | None = None
     node_guid: str | None = None
+    opens: bool | None = None
+    """Whether this process may open its device under /dev/infiniband."""
     physfn: str | None = None
     netdevs: list[str] = []
     ports: list[PortDoc] = []
@@ -189,8 +224,11 @@ class InterfaceDoc(Doc, kw_only=True):
     name: str
     address: str | None = None
     driver: str | None = None
-    speed_mbit_s: int | None = None
-    mtu_bytes: int | None = None
+    speed_mbit_s: Number | None = None
+    mtu_bytes: Number | None = None
+    is_virtual: bool | None = None
+    bond_mode: str | None = None
+    bond_hash_policy: str | None = None
     operstate: str | None = None
 
 
@@ -200,7 +238,8 @@ class NumaNodeDoc(Doc, kw_only=True):
     node: int
     cpulist: str | None = None
     distances: list[int] | None = None
-    memory_total_bytes: int | None = None
+    memory_total_bytes: Number | None = None
+    memory_free_bytes: Number | None = None
 
 
 class PciDoc(Doc, kw_only=True):
@@ -209,22 +248,32 @@ class PciDoc(Doc, kw_only=True):
     address: str
     parent: str | None = None
     role: str = ""
-    class_code: int | None = None
-    vendor_id: int | None = None
-    device_id: int | None = None
+    class_code: Number | None = None
+    vendor_id: Number | None = None
+    device_id: Number | None = None
     vendor_name: str | None = None
     device_name: str | None = None
     driver: str | None = None
-    numa_node: int | None = None
+    numa_node: Number | None = None
     current_speed_gt_s: float | None = None
     max_speed_gt_s: float | None = None
-    current_width_lanes: int | None = None
-    max_width_lanes: int | None = None
+    current_width_lanes: Number | None = None
+    max_width_lanes: Number | None = None
     link_gb_s: float | None = None
     iommu_group: str | None = None
     iommu_group_type: str | None = None
-    acs_control_word: int | None = None
-    max_payload_bytes: int | None = None
+    acs_control_word: Number | None = None
+    acs_capability_word: Number | None = None
+    max_payload_bytes: Number | None = None
+    max_payload_supported_bytes: Number | None = None
+    relaxed_ordering: bool | None = None
+    cap2_speeds_gt_s: list[float] | None = None
+    autonomous_speed_disabled: bool | None = None
+    subsystem_vendor_id: Number | None = None
+    subsystem_device_id: Number | None = None
+    revision: Number | None = None
+    sriov_totalvfs: Number | None = None
+    sriov_numvfs: Number | None = None
 
 
 class HopDoc(Doc, kw_only=True):
@@ -232,7 +281,7 @@ class HopDoc(Doc, kw_only=True):
 
     kind: str
     address: str
-    upper: str | None = None
+    upstream: str | None = None
     gb_s: float | None = None
     attainable_gb_s: float | None = None
     text: str = ""
@@ -247,21 +296,21 @@ class PathDoc(Doc, kw_only=True, rename={"from_": "from", "class_": "class"}):
     to_label: str
     class_: str | None = None
     pcie_class: str | None = None
-    nvlinks: int = 0
+    nvlinks: int | None = 0
     theoretical_gb_s: float | None = None
     upper_bound: bool = False
     narrowest: HopDoc | None = None
 
 
 class VerdictDoc(msgspec.Struct, kw_only=True, omit_defaults=True, rename={"from_": "from"}):
-    """One GPUDirect verdict; `road` for P2P, `peermem` and `dma_buf` for RDMA."""
+    """One GPUDirect verdict; `link` for P2P, `peermem` and `dma_buf` for RDMA."""
 
     from_: str
     to: str
     from_label: str
     to_label: str
     verdict: str
-    road: str | None = None
+    link: str | None = None
     peermem: str | None = None
     dma_buf: str | None = None
     reasons: list[ReasonDoc] = []
@@ -292,7 +341,7 @@ class NcclPairDoc(Doc, kw_only=True, rename={"from_": "from"}):
     to_label: str
     nccl_class: str | None = None
     transport: str | None = None
-    why: list[ReasonDoc] = []
+    reasons: list[ReasonDoc] = []
 
 
 class BoundDoc(msgspec.Struct, kw_only=True):
@@ -308,28 +357,30 @@ class NcclDoc(Doc, kw_only=True):
     """NCCL's view of all GPUs of the node in one job.
 
     `predicted_for` is the version it is worked out for, `fatal` why NCCL's init would end (empty: it would not),
-    `nvls` whether it would reduce in the NVSwitch.
+    `nvls` whether it would reduce in the NVSwitch, `network` what it goes by between nodes (IB, Socket, or a plugin).
     """
 
     version: str | None = None
+    network: str | None = None
     settings: list[SettingDoc] = []
     pairs: list[NcclPairDoc] = []
     predicted_for: str = ""
     fatal: str = ""
     nvls: bool | None = None
-    nvls_why: str = ""
+    nvls_reason: str = ""
     bounds: list[BoundDoc] = []
 
 
 class LimitsDoc(Doc, kw_only=True):
     """Limits of this process; null with no entry in `missing` means unlimited. Sizes in bytes."""
 
-    memlock_bytes: int | None = None
-    nofile: int | None = None
-    stack_bytes: int | None = None
-    shm_total_bytes: int | None = None
-    shm_free_bytes: int | None = None
-    memory_max_bytes: int | None = None
+    memlock_bytes: Number | None = None
+    nofile: Number | None = None
+    nproc: Number | None = None
+    stack_bytes: Number | None = None
+    shm_total_bytes: Number | None = None
+    shm_free_bytes: Number | None = None
+    memory_max_bytes: Number | None = None
 
 
 class ProbeDoc(msgspec.Struct, kw_only=True):
@@ -346,7 +397,7 @@ class BackendDoc(msgspec.Struct, kw_only=True):
 
     name: str
     fits: str
-    why: str
+    reason: str
 
 
 class ReportDoc(msgspec.Struct, kw_only=True):
@@ -357,7 +408,7 @@ class ReportDoc(msgspec.Struct, kw_only=True):
     source: str
     taken_at: str
     host: HostDoc
-    record: RecordDoc
+    system_summary: SystemSummaryDoc
     gpus: list[GpuDoc]
     accelerators: list[GpuDoc] = []
     nics: list[NicDoc]
@@ -365,15 +416,19 @@ class ReportDoc(msgspec.Struct, kw_only=True):
     numa_nodes: list[NumaNodeDoc]
     pci: list[PciDoc]
     paths: list[PathDoc]
+    switch_nics: list[NicDoc] = []
+    """RDMA devices that manage NVSwitches and carry no traffic of jobs."""
     nearest_nics: dict[str, list[str]] = {}
     gpudirect: GpuDirectDoc
     nccl: NcclDoc
     backends: list[BackendDoc] = []
-    neighbours: list[SettingDoc] = []
+    related_settings: list[SettingDoc] = []
     limits: LimitsDoc
     software: dict[str, str]
     findings: list[FindingDoc]
     probes: list[ProbeDoc]
+    missing: dict[str, str] = {}
+    """List that may lack entries (`nics`) -> why."""
 
 
 class CheckDoc(msgspec.Struct, kw_only=True):

@@ -119,6 +119,8 @@ class NvmlGpu(Fact, frozen=True, kw_only=True):
     mig_current: bool | Missing = UNSUPPORTED
     mig_pending: bool | Missing = UNSUPPORTED
     mig_instances: tuple[MigInstance, ...] = ()
+    mig_untold: Missing | None = None
+    """Why slices are not listed although MIG is on: a refusal is no empty list."""
     ecc_current: bool | Missing = UNSUPPORTED
     ecc_pending: bool | Missing = UNSUPPORTED
     compute_mode: str | Missing = UNSUPPORTED

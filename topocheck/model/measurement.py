@@ -10,12 +10,42 @@ microseconds where the name ends in `_us` and seconds where it ends in `_s`.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from topocheck.model.base import Finding, State
 
+CopyKind = Literal[
+    "h2d", "d2h", "host_both", "h2d_all", "d2h_all", "p2p", "p2p_both", "p2p_round", "local", "latency",
+    "latency_host", "host_memory",
+]  # fmt: skip
+TrainingKind = Literal["train_step", "backward", "epoch", "accuracy", "gradient_error", "pattern"]
+Kind = Literal[CopyKind, "collective", TrainingKind, "lab"]
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv"]
+Backend = Literal["nccl", "gloo", "mpi"]
+CopyDirection = Literal["unidirectional", "bidirectional", "aggregate"]
+EngineName = Literal["driver", "torch", "host", "mpi4py"]
+CallMode = Literal["back_to_back", "one_at_a_time", "graph"]
+Hook = Literal["none", "fp16", "bf16", "fp8", "8bit_tensor", "8bit_channel", "topk", "sign", "powersgd"]
+HOOK_NAMES: dict[Hook, str] = {
+    "none": "fp32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp8": "float8",
+    "8bit_tensor": "int8",
+    "8bit_channel": "int8/512",
+    "topk": "top 1 %",
+    "sign": "1 bit",
+    "powersgd": "PowerSGD",
+}
+"""Gradient compression as tables name it: float8 is e4m3, int8 has a scale per tensor and int8/512 one per 512
+elements, 1 bit is the sign, PowerSGD is of rank 1; top 1 % and 1 bit feed back what they left out."""
+Pattern = Literal["backend", "ring", "parameter_server"]
+Budget = Literal["quick", "standard", "full"]
+
 UNSTABLE = 0.05
-"""Spread (interquartile range over median) beyond which a value is reported and not judged by its road."""
+"""Spread (interquartile range over median) beyond which a value is reported and not judged by its link."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
@@ -23,20 +53,20 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "f
 
     Attributes:
         id: names what was measured, the same from run to run on one machine; a baseline is matched by it.
-        kind: h2d, d2h, host_both, h2d_all, d2h_all, p2p, p2p_both, p2p_round, local, latency, latency_host,
-            host_memory, collective.
+        kind: a copy, a collective, what of a training step was timed, or a quantity of a lab (named by the id's end).
         from_, to: PCI addresses, or `host` for the memory of the node; empty for a collective.
         members: the devices or ranks that took part at once, where there are more than two.
-        collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send_recv.
-        backend: nccl, gloo or mpi.
-        direction: `unidirectional`, `bidirectional` (the rate is the sum of both) or `aggregate` (the sum of all).
+        collective, backend: of a collective.
+        direction: `bidirectional`: the rate is the sum of both; `aggregate`: the sum of all.
         issuer: whose stream carries the copy: `source` (push), `destination` (pull) or `host`; for a collective over
             NCCL who makes the calls: `NCCL called directly` or `torch.distributed`.
-        engine: driver, torch, host, mpi4py.
+        engine: what made the copies or calls.
         allocator: what the buffers came from (`cuMemAlloc`, `cuMemHostAlloc`, `torch caching`, ...).
         peer_access: whether the pair had peer access when the copy ran.
         placement: where the host's pages were found to be, in words.
-        mode: back_to_back, one_at_a_time or graph; how calls of a collective followed each other.
+        pageable: the host's buffer is pageable memory, which the driver stages.
+        far_node: the NUMA node of the host's buffer, where a node other than the GPU's own was asked for.
+        mode: how calls of a collective followed each other; the hook or pattern of a training step.
         iterations: copies or calls in one sample.
         samples: one value per sample, in `unit`; median, min, max and spread (interquartile range over median) are
             of these.
@@ -52,24 +82,26 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "f
     """
 
     id: str
-    kind: str
+    kind: Kind
     from_: str = ""
     to: str = ""
     from_label: str = ""
     to_label: str = ""
     members: tuple[str, ...] = ()
-    collective: str | None = None
-    backend: str | None = None
+    collective: Collective | None = None
+    backend: Backend | None = None
     ranks: int | None = None
-    direction: str = "unidirectional"
+    direction: Literal[CopyDirection, "collective"] = "unidirectional"
     issuer: str | None = None
-    engine: str = ""
+    engine: Literal[EngineName, ""] = ""
     allocator: str = ""
     peer_access: bool | None = None
     placement: str = ""
+    pageable: bool = False
+    far_node: int | None = None
     dtype: str | None = None
     in_place: bool | None = None
-    mode: str | None = None
+    mode: Literal[CallMode, Hook, Pattern] | None = None
     size_bytes: int = 0
     iterations: int = 0
     samples: tuple[float, ...] = ()
@@ -95,6 +127,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "f
 def unsteady(m: Measurement) -> bool:
     """Tell whether something disturbed a row or its samples spread too far to be taken by themselves."""
     return bool(m.disturbed) or m.spread > UNSTABLE
+
+
+def near_and_pinned(m: Measurement) -> bool:
+    """Tell whether the host's buffers were pinned and on the GPU's own NUMA node, as a row that is judged has them."""
+    return not m.pageable and m.far_node is None
 
 
 class NotMeasured(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +171,7 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class FitPiece(msgspec.Struct, frozen=True, kw_only=True):
+class FitSegment(msgspec.Struct, frozen=True, kw_only=True):
     """t = alpha + m / beta over one range of sizes, with the 95 % interval of a bootstrap."""
 
     from_bytes: int
@@ -153,27 +190,27 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         subject: what was swept (`all_reduce nccl 2 ranks`).
         rate: what beta is: `bandwidth`, `busbw` or `algbw`.
-        whole: one line through all sizes, with its confidence; alpha_us, beta_gb_s and half_size_bytes are of it.
-        pieces: one piece, or up to three where the curve bends (a change of protocol).
+        overall: one line through all sizes, with its confidence; alpha_us, beta_gb_s and half_size_bytes are of it.
+        segments: one segment, or up to three where the curve bends (a change of protocol).
         half_size_bytes: alpha x beta of the two-parameter fit.
-        worst_residual: largest relative error of that fit.
+        max_residual: largest relative error of that fit.
         empirical_bytes: share of the peak in percent (`50`, `80`, `90`, `95`) -> smallest size that reaches it,
             read off the curve and interpolated in the logarithm of the size.
-        refused: why there is no fit; empty when there is one.
+        not_fitted: why there is no fit; empty when there is one.
     """
 
     subject: str
     rate: str = "bandwidth"
     points: int = 0
-    whole: FitPiece | None = None
-    pieces: tuple[FitPiece, ...] = ()
+    overall: FitSegment | None = None
+    segments: tuple[FitSegment, ...] = ()
     alpha_us: float | None = None
     beta_gb_s: float | None = None
     half_size_bytes: float | None = None
-    worst_residual: float | None = None
+    max_residual: float | None = None
     peak_gb_s: float | None = None
     empirical_bytes: dict[str, float] = msgspec.field(default_factory=dict)
-    refused: str = ""
+    not_fitted: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -194,7 +231,12 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One live test: what it ran on, what was planned, measured and not measured."""
+    """One live test: what it ran on, what was planned, measured and not measured.
+
+    Attributes:
+        ranks_authenticated_by: munge, or where else the secret of a launcher's job came from; `none` where nothing
+            shows that its ranks belong to it; empty where no ranks of a launcher met.
+    """
 
     taken_at: str = ""
     machine: dict[str, str] = msgspec.field(default_factory=dict)
@@ -204,6 +246,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     planned_s: float = 0.0
     wall_s: float = 0.0
     interrupted: bool = False
+    ranks_authenticated_by: str = ""
     device_states: tuple[DeviceState, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     not_measured: tuple[NotMeasured, ...] = ()
@@ -215,7 +258,7 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         taken_at: when the baseline was.
         tolerance: the part that may be lost.
-        kept: rows that lost no more than that.
+        within_tolerance: rows that lost no more than that.
         slower: rows that lost more.
         not_judged: rows that seem to have lost more, and were disturbed or too unsteady to say so.
         new: rows of the run that the baseline does not hold.
@@ -224,7 +267,7 @@ class BaselineComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     taken_at: str
     tolerance: float
-    kept: int
+    within_tolerance: int
     slower: int
     not_judged: int
     new: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from topocheck.model.base import ABSENT, Fact, Missing
+from topocheck.model.base import ABSENT, NOT_RECORDED, Fact, Missing, known
 
 
 class Gid(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,14 +53,26 @@ class RdmaDevice(Fact, frozen=True, kw_only=True):
     hca_type: str | Missing = ABSENT
     hw_rev: str | Missing = ABSENT
     node_type: str | Missing = ABSENT
+    verbs: str | Missing = NOT_RECORDED
+    """Its file under /dev/infiniband (`uverbs0`)."""
     node_guid: str | Missing = ABSENT
     sys_image_guid: str | Missing = ABSENT
     physfn: str | Missing = ABSENT
     ports: tuple[RdmaPort, ...] = ()
 
 
+def port_kind(device: RdmaDevice, port: RdmaPort) -> str:
+    """Return what makes two ports one kind for `nic_rates_gbit_s`: model and link layer, `MT4129 Ethernet`."""
+    model = device.hca_type if known(device.hca_type) else "unknown"
+    return f"{model} {port.link_layer if known(port.link_layer) else 'unknown'}"
+
+
 class NetInterface(Fact, frozen=True, kw_only=True):
-    """One network interface. `speed_mbit_s` is Missing where the driver gives none or -1."""
+    """One network interface. `speed_mbit_s` is Missing where the driver gives none or -1.
+
+    Attributes:
+        bond_mode, bond_hash_policy: of a bond, the kernel's word (`802.3ad`, `layer3+4`).
+    """
 
     name: str
     address: str | Missing = ABSENT
@@ -71,14 +83,20 @@ class NetInterface(Fact, frozen=True, kw_only=True):
     flags: int | Missing = ABSENT
     bond_slaves: tuple[str, ...] = ()
     bond_master: str | Missing = ABSENT
+    bond_mode: str | Missing = ABSENT
+    bond_hash_policy: str | Missing = ABSENT
     ip_addresses: tuple[str, ...] | Missing = ABSENT
     is_virtual: bool | Missing = ABSENT
 
 
 class NetFacts(Fact, frozen=True, kw_only=True):
-    """All RDMA devices and interfaces; `verbs_devices` are the names under /dev/infiniband."""
+    """All RDMA devices and interfaces; `verbs_devices` are the names under /dev/infiniband.
+
+    `verbs_opens`: name (`uverbs0`) -> whether this process may open it.
+    """
 
     rdma: tuple[RdmaDevice, ...] | Missing = ABSENT
     interfaces: tuple[NetInterface, ...] | Missing = ABSENT
     verbs_devices: tuple[str, ...] | Missing = ABSENT
     verbs_accessible: bool | Missing = ABSENT
+    verbs_opens: dict[str, bool | Missing] = msgspec.field(default_factory=dict)

@@ -18,6 +18,50 @@ class PciFacts(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[PciDevice, ...] | Missing = ABSENT
 
 
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """A question of a probe whose answer may exist and did not come (`topocheck.model.base.is_lost`).
+
+    `question` is written as in a recording (`read:/proc/modules`); `probe:NAME` stands for all of a probe's.
+    """
+
+    probe: str
+    question: str
+    why: Missing
+
+
+class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that facts were read from, and what was recognised in it."""
+
+    name: str
+    formats: tuple[str, ...] = ()
+
+
+class SourcesDiffer(msgspec.Struct, frozen=True, kw_only=True):
+    """Two texts that answer one question differently; places are `file:line`, and `first` is what the facts hold."""
+
+    question: str
+    first: str
+    first_at: str
+    other: str
+    other_at: str
+
+
+class MadeFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """The texts that a recording was made from (readers/).
+
+    Attributes:
+        files: in the order in which they were given.
+        unseen: what none of them tells, in words.
+        differ: what two of them say differently.
+        places: question -> `file:line` that answered it.
+    """
+
+    files: tuple[SourceFile, ...] = ()
+    unseen: tuple[str, ...] = ()
+    differ: tuple[SourcesDiffer, ...] = ()
+    places: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one node, as one run of all probes gathered them. `taken_at` is RFC 3339, UTC."""
 
@@ -35,3 +79,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     smi_topo: SmiFacts = msgspec.field(default_factory=SmiFacts)
     """What nvidia-smi printed, where the run was asked for a cross-check."""
     probes: tuple[ProbeStatus, ...] = ()
+    lost: tuple[Lost, ...] = ()
+    made_from: MadeFrom | None = None
+    """The texts that the facts were read from, where they are not those of a machine or a snapshot of one."""
+
+    def is_lost(self, question: str) -> bool:
+        """Tell whether the answer to a question that begins so was lost."""
+        return any(x.question.startswith(question) for x in self.lost)

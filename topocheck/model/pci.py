@@ -36,6 +36,15 @@ class Bar(msgspec.Struct, frozen=True):
     assigned: bool = True
 
 
+class Window(msgspec.Struct, frozen=True):
+    """A range of addresses that a bridge forwards: its line in `resource`, size, and whether it is prefetchable."""
+
+    line: int
+    size_bytes: int
+    prefetchable: bool
+    is_64bit: bool
+
+
 class AcsControl(msgspec.Struct, frozen=True):
     """ACS control word (extended capability 0x000D, offset +6; PCIe base specification 7.7.11.3)."""
 
@@ -74,6 +83,10 @@ class PciDevice(Fact, frozen=True, kw_only=True):
         slot_implemented: the port leads to a slot, not to a chip on the board (PCI Express Capabilities bit 8).
         link_active: the data link layer is up (LnkSta bit 13), where the port reports that at all.
         acs_capability_word: which ACS controls the port has, in the bit order of the control word.
+        windows: of a bridge, its memory windows; an empty one is left out.
+        boot_vga: the firmware used this display adapter.
+        target_speed_gt_s: the highest speed that the port may train to (Link Control 2 bits 3:0).
+        autonomous_speed_disabled: the hardware may not change the speed by itself (Link Control 2 bit 5).
         dpc_triggered: downstream port containment has fired and keeps the link down (DPC status bit 0).
         p2p_clique: clique from NVIDIA's vendor capability with the signature "P2P".
     """
@@ -101,6 +114,8 @@ class PciDevice(Fact, frozen=True, kw_only=True):
     iommu_group: str | Missing = ABSENT
     iommu_group_type: str | Missing = ABSENT
     bars: tuple[Bar, ...] | Missing = ABSENT
+    windows: tuple[Window, ...] | Missing = ABSENT
+    boot_vga: bool | Missing = ABSENT
     power_state: str | Missing = ABSENT
     runtime_status: str | Missing = ABSENT
     physfn: str | Missing = ABSENT
@@ -122,6 +137,8 @@ class PciDevice(Fact, frozen=True, kw_only=True):
     sta_width_lanes: int | Missing = ABSENT
     link_active: bool | Missing = ABSENT
     cap2_speeds_gt_s: tuple[float, ...] | Missing = ABSENT
+    target_speed_gt_s: float | Missing = ABSENT
+    autonomous_speed_disabled: bool | Missing = ABSENT
     max_payload_bytes: int | Missing = ABSENT
     max_payload_supported_bytes: int | Missing = ABSENT
     max_read_request_bytes: int | Missing = ABSENT

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from topocheck.model.base import ABSENT, Fact, Missing
+from topocheck.model.base import ABSENT, NOT_RECORDED, Fact, Missing
 
 
 class NumaNode(Fact, frozen=True, kw_only=True):
@@ -35,6 +37,38 @@ class NumaFacts(Fact, frozen=True, kw_only=True):
     cgroup_mems: str | Missing = ABSENT
 
 
+class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A device file under /dev that programs open for reading and writing.
+
+    Attributes:
+        path: such as `/dev/nvidia0`.
+        opens: whether this process may open it; access(2) answers for its mode and for the device cgroup.
+        mode, uid, gid: of the file.
+        by_mode: a refusal that the file's mode explains; else the device cgroup (or a security module) refuses.
+    """
+
+    path: str
+    opens: bool | Missing = ABSENT
+    mode: int | Missing = ABSENT
+    uid: int | Missing = ABSENT
+    gid: int | Missing = ABSENT
+    by_mode: bool = False
+
+    @property
+    def refused(self) -> bool:
+        """Whether the file is there and may not be opened."""
+        return self.opens is False
+
+
+_LIBRARY = re.compile(r"lib[a-z\-]{2,20}\.so\.([0-9]{3}\.[0-9]{2,3}(?:\.[0-9]{1,3})?)", re.ASCII)
+
+
+def library_version(name: str) -> str | None:
+    """Return the version in the name of a library of NVIDIA's driver (`libnvidia-ml.so.580.95.05`), or None."""
+    m = _LIBRARY.fullmatch(name)
+    return m[1] if m else None
+
+
 class SystemFacts(Fact, frozen=True, kw_only=True):
     """Kernel, platform, modules, IOMMU, hypervisor and container.
 
@@ -44,14 +78,17 @@ class SystemFacts(Fact, frozen=True, kw_only=True):
         iommu_groups: number of groups; 0 where the kernel has IOMMU support and none is in use.
         iommu_group_types: type (`identity`, `DMA`, `DMA-FQ`) -> number of groups, of at most 64 looked at.
         kernel_config: build options of the running kernel that matter (`CONFIG_PCI_P2PDMA` -> `y`), where readable.
-        hypervisor: vendor word (`KVM`, `VMware`, `Xen`, `Microsoft`, `unknown`); Missing(absent) on bare metal.
+        hypervisor: vendor word (`KVM`, `VMware`, `Xen`, `Microsoft`, `WSL`, `unknown`); Missing(absent) on bare metal.
         container: docker, podman, kubernetes, singularity, lxc, gvisor...; Missing(absent) outside one.
         modules: module -> version (empty text where the module states none); from /proc/modules and /sys/module.
         loaded_modules: names in /proc/modules with their reference count.
         nvidia_module_flavor: `open` or `proprietary`.
         memory_peers: names under /sys/kernel/mm/memory_peers.
         nvidia_params: NVIDIA module parameters that matter (`EnableResizableBar`, `RegistryDwords`...).
-        fabric_manager: state of the service (`active`, `failed`, `inactive`); Missing where it cannot be told.
+        nvidia_files: the driver's device files that are there; empty where there are none.
+        nvml_libraries: path of libnvidia-ml.so.1 -> the file that it is, `libnvidia-ml.so.580.95.05`.
+        kernel_log: lines of the kernel's log about GPUs, NICs and PCI, the newest last, without their time.
+        fabric_manager: state of the service (`active`, `failed`, `inactive`); Missing where it cannot be determined.
     """
 
     hostname: str | Missing = ABSENT
@@ -80,8 +117,15 @@ class SystemFacts(Fact, frozen=True, kw_only=True):
     nvidia_module_version: str | Missing = ABSENT
     nvidia_params: dict[str, str] = msgspec.field(default_factory=dict)
     memory_peers: tuple[str, ...] | Missing = ABSENT
+    peer_memory_symbol: bool | Missing = NOT_RECORDED
+    """Whether the kernel's modules have the interface that peer-memory modules register with."""
+    nvidia_files: tuple[DeviceFile, ...] | Missing = NOT_RECORDED
+    nvml_libraries: dict[str, str] = msgspec.field(default_factory=dict)
+    kernel_log: tuple[str, ...] | Missing = NOT_RECORDED
     fabric_manager: str | Missing = ABSENT
     imex_channels: tuple[str, ...] | Missing = ABSENT
+    kubelet: bool | Missing = NOT_RECORDED
+    """Whether /var/lib/kubelet is there: a node of a Kubernetes cluster."""
     nvswitch_devices: tuple[str, ...] | Missing = ABSENT
     numa_balancing: bool | Missing = ABSENT
     remove_ipc: str | Missing = ABSENT
@@ -91,6 +135,14 @@ class SystemFacts(Fact, frozen=True, kw_only=True):
     """Addresses of GPUs that the driver was told to leave alone (`GPU Excluded: Yes`)."""
     services: dict[str, str] = msgspec.field(default_factory=dict)
     """Unit -> systemd's state (`active`, `inactive`, `failed`), `not-found` where there is no such unit."""
+
+
+def gpu_file(system: SystemFacts, address: str) -> DeviceFile | None:
+    """Return the device file of a GPU; None where it is not there, or its number is not known."""
+    minor, files = system.nvidia_gpu_minors.get(address), system.nvidia_files
+    if minor is None or isinstance(files, Missing):
+        return None
+    return next((f for f in files if f.path == f"/dev/nvidia{minor}"), None)
 
 
 class Limits(Fact, frozen=True, kw_only=True):
@@ -129,7 +181,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingFacts(Fact, frozen=True, kw_only=True):
-    """NCCL's settings in its own order of precedence, and the neighbours that matter.
+    """NCCL's settings in its own order of precedence, and the related ones that matter.
 
     Attributes:
         topo_file: text of the topology file that NCCL opens.
@@ -137,11 +189,14 @@ class SettingFacts(Fact, frozen=True, kw_only=True):
     """
 
     nccl: tuple[Setting, ...] = ()
-    neighbours: tuple[Setting, ...] = ()
-    conf_files: dict[str, str] = msgspec.field(default_factory=dict)
-    """Path -> read, absent, denied, or a line about what could not be read in it."""
+    related: tuple[Setting, ...] = ()
+    conf_files: dict[str, tuple[str, ...] | Missing] = msgspec.field(default_factory=dict)
+    """Path -> what NCCL misreads in the file, a line each, none in a clean file; Missing where it was not read."""
     topo_file: str | Missing = ABSENT
     topo_file_path: str = ""
+    graph_file_devices: tuple[int, ...] | Missing = ABSENT
+    """Device numbers of GPUs that the file of NCCL_GRAPH_FILE names without a rank; Missing(not visible) where it
+    is not set, Missing(denied) and the like where the file cannot be read."""
 
 
 class SoftwareFacts(Fact, frozen=True, kw_only=True):
@@ -152,4 +207,8 @@ class SoftwareFacts(Fact, frozen=True, kw_only=True):
 
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     mpi_cuda_aware: bool | Missing = ABSENT
+    network_plugins: tuple[str, ...] | Missing = ABSENT
+    """NCCL's external network plugins that the loader would find."""
+    plugins_elsewhere: tuple[str, ...] = ()
+    """Such plugins in the folders of known packages, where the loader does not look."""
     mpi_implementation: str | Missing = ABSENT

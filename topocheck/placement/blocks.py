@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+
+from topocheck.model.names import natural_key
 
 MAX_NAME = 64
 """Characters of a switch or block name (Slurm's topology.yaml(5))."""
@@ -43,11 +44,19 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class Above(msgspec.Struct, frozen=True, kw_only=True):
+    """A switch above others: names of what is below it, and what it was taken from."""
+
+    name: str
+    children: tuple[str, ...]
+    source: str = ""
+
+
 class Tree(msgspec.Struct, frozen=True, kw_only=True):
-    """Leaf switches below one top switch; `top` is empty where one leaf holds all."""
+    """Leaf switches, and the switches above them from below upwards; none where one leaf holds all."""
 
     leaves: tuple[Unit, ...]
-    top: str = ""
+    above: tuple[Above, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -82,7 +91,7 @@ def tree(nodes: Iterable[NodePlace]) -> Tree:
     Nodes cannot see the switches between them, so this is a beginning to be checked against the cabling.
     """
     listed = list(nodes)
-    names = tuple(sorted((n.name for n in listed), key=_natural))
+    names = tuple(sorted((n.name for n in listed), key=natural_key))
     if not names:
         return Tree(leaves=(), notes=("no node",))
     note = "what a node cannot see: which switches stand above it; check against ibnetdiscover or LLDP"
@@ -96,7 +105,8 @@ def tree(nodes: Iterable[NodePlace]) -> Tree:
     if len(groups) < 2:
         return Tree(leaves=(Unit(name="leaf1", nodes=names, source="nothing tells the nodes apart"),), notes=(note,))
     leaves = tuple(Unit(name=f"leaf{i}", nodes=tuple(ns), source=source) for i, (source, ns) in enumerate(groups, 1))
-    return Tree(leaves=leaves, top="core", notes=(note,))
+    core = Above(name="core", children=tuple(x.name for x in leaves))
+    return Tree(leaves=leaves, above=(core,), notes=(note,))
 
 
 def _domains(nodes: Sequence[NodePlace]) -> dict[str, list[str]]:
@@ -108,14 +118,8 @@ def _domains(nodes: Sequence[NodePlace]) -> dict[str, list[str]]:
 
 
 def _by_first(groups: Mapping[str, list[str]]) -> list[tuple[str, list[str]]]:
-    named = [(key, sorted(names, key=_natural)) for key, names in groups.items()]
-    return sorted(named, key=lambda g: _natural(g[1][0]))
-
-
-def _natural(name: str) -> tuple[tuple[int, str], ...]:
-    return tuple(
-        (int(w), "") if w.isdigit() and w.isascii() else (0, w) for w in re.findall(r"[0-9]{1,12}|[^0-9]+", name)
-    )
+    named = [(key, sorted(names, key=natural_key)) for key, names in groups.items()]
+    return sorted(named, key=lambda g: natural_key(g[1][0]))
 
 
 def _networks(nodes: Sequence[NodePlace]) -> list[tuple[str, list[str]]]:

@@ -12,7 +12,11 @@ import msgspec
 from topocheck.model.address import format_cpulist, parse_cpulist
 from topocheck.model.base import Missing, known
 from topocheck.model.system import NumaFacts
+from topocheck.topology.numa import crossed_nodes
 from topocheck.topology.types import Gpu
+
+CROSSED = "NUMA nodes and sockets cut across each other (numa.nodes-across-sockets)"
+"""Why no affinity is advised on such a machine."""
 
 
 class CoreRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +51,8 @@ def cpus_of(text: str | Missing | None) -> frozenset[int]:
 def core_map(numa: NumaFacts) -> CoreMap:
     """Return the cores of a node in the order of schedulers, from sockets, NUMA nodes and the number of cores."""
     online = cpus_of(numa.online_cpus)
+    if crossed_nodes(numa):
+        return CoreMap(why_not=CROSSED)
     if not online or not numa.cpu_packages:
         return CoreMap(why_not="the sockets of the CPUs are not known")
     if not known(numa.cores) or numa.cores < 1 or len(online) % numa.cores:
@@ -82,8 +88,12 @@ def cores_of(cpus: frozenset[int], cores: CoreMap) -> str | None:
 def near_cpus(gpu: Gpu, numa: NumaFacts) -> frozenset[int]:
     """Return the CPUs near a GPU: the driver's answer, else those of its NUMA node; the empty set where unknown.
 
+    Where NUMA nodes and sockets cut across each other no list can be trusted, so none is given.
+
     The node of the GPU's CPUs is meant, never the node of the GPU's own memory, which has no CPUs.
     """
+    if crossed_nodes(numa):
+        return frozenset()
     told = cpus_of(gpu.cpu_affinity)
     if told:
         return told
@@ -92,9 +102,9 @@ def near_cpus(gpu: Gpu, numa: NumaFacts) -> frozenset[int]:
 
 
 def share(cpus: frozenset[int], threads: int, parts: int) -> tuple[frozenset[int], ...] | None:
-    """Split the CPUs of a NUMA node into `parts` with whole cores; None where cores and threads cannot be told apart.
+    """Split the CPUs of a NUMA node into `parts` with whole cores; None where these cannot be distinguished.
 
-    Two threads a core are told apart where the list has two runs of equal length (`0-47,96-143`: CPU 96 is the
+    Two threads a core are distinguished where the list has two runs of equal length (`0-47,96-143`: CPU 96 is the
     second thread of CPU 0's core, as Linux numbers x86).
     """
     ordered = sorted(cpus)

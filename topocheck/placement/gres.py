@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topocheck.model.base import known
+from topocheck.model.names import is_slurm_node
 from topocheck.model.node import Node
 from topocheck.placement.cores import core_map, cores_of, near_cpus
 from topocheck.topology.types import Gpu, Topology
@@ -16,7 +17,7 @@ class GresLine(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         type_: its name in lower case with underscores, as Slurm's NVML plugin writes it.
         file: device file.
-        cores: Slurm's abstract core numbers; empty where they cannot be told.
+        cores: Slurm's abstract core numbers; empty where they cannot be determined.
         links: NVLinks to each GPU of the node in the order of PCI addresses, -1 for itself; empty without NVLinks.
     """
 
@@ -37,9 +38,16 @@ class Gres(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gres(node: Node, topology: Topology) -> Gres:
-    """Return the gres.conf lines of a node, in the order of PCI addresses, which is Slurm's own device order."""
+    """Return the gres.conf lines of a node, in the order of PCI addresses, which is Slurm's own device order.
+
+    Raises:
+        ValueError: Slurm can know no node by its host name.
+    """
     from topocheck.model.address import address_key
 
+    hostname = node.system.hostname if known(node.system.hostname) else "HOST"
+    if not is_slurm_node(hostname):
+        raise ValueError(f"{hostname!r:.80} is no host name that Slurm's files can hold")
     notes: list[str] = []
     cores = core_map(node.numa)
     if cores.why_not:
@@ -58,7 +66,10 @@ def gres(node: Node, topology: Topology) -> Gres:
         listed.append(g)
     links = {(p.from_, p.to): p.nvlinks for p in topology.paths}
     addresses = [g.address for g in listed]
-    linked = any(links.get((a, b), 0) for a in addresses for b in addresses)
+    untold = next((p.nvlinks_untold for p in topology.paths if p.nvlinks_untold is not None), None)
+    if untold is not None:
+        notes.append(f"Links left out: {untold.detail or untold.reason.value}; run it where all GPUs can be seen")
+    linked = untold is None and any(links.get((a, b), 0) for a in addresses for b in addresses)
     lines = []
     for g in listed:
         own = cores_of(near_cpus(g, node.numa), cores)
@@ -75,7 +86,6 @@ def gres(node: Node, topology: Topology) -> Gres:
                 address=g.address,
             )
         )
-    hostname = node.system.hostname if known(node.system.hostname) else "HOST"
     return Gres(hostname=hostname, lines=tuple(lines), notes=tuple(notes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from topocheck.model.names import is_host_name
 from topocheck.placement.cores import cpus_of
 from topocheck.placement.plan import Plan
 
@@ -76,8 +77,11 @@ def rankfile_lines(plan: Plan, hosts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the lines of an Open MPI rankfile: rank k*n+i is local rank i of the k-th host, in logical cores.
 
     Raises:
-        ValueError: the cores of a rank cannot be numbered from the facts.
+        ValueError: the cores of a rank cannot be numbered from the facts, or a rankfile cannot hold a host's name.
     """
+    bad = next((h for h in hosts if not is_host_name(h)), None)
+    if bad is not None:
+        raise ValueError(f"{bad!r:.80} is no host name that a rankfile can hold; name the hosts with --nodes")
     loose = [b for b in plan.bindings if not b.slot]
     if loose:
         who = f"local rank {loose[0].local_rank} ({loose[0].gpu_label})"

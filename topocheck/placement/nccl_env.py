@@ -1,4 +1,4 @@
-"""Which NICs and which interface NCCL should be told to use, and why."""
+"""Which NICs and which interface NCCL should use, and why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import ipaddress
 
 import msgspec
 
+from topocheck.knowledge.nccl import foreign_reader
+from topocheck.knowledge.nccl_net_plugins import NetPlugin, plugin_for
 from topocheck.model.base import known
+from topocheck.model.names import is_nccl_word
 from topocheck.model.net import NetInterface, RdmaPort
 from topocheck.model.node import Node
 from topocheck.topology.types import Nic, Topology
@@ -21,9 +24,27 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def suggestions(node: Node, topology: Topology) -> tuple[Suggestion, ...]:
-    """Return NCCL_IB_HCA with the exact list of data NICs, and NCCL_SOCKET_IFNAME."""
+    """Return NCCL_IB_HCA with the exact list of data NICs, and NCCL_SOCKET_IFNAME.
+
+    Nothing is suggested where a provider's profile for its own plugin is in force: its checker refuses changes.
+    """
+    profile = _profile(node)
+    if profile is not None:
+        why = f"{profile}: its image sets these names, and its checker refuses others"
+        return tuple(Suggestion(name=n, value="", why=(why,)) for n in ("NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"))
     data = data_ports(topology)
     return (_hca(topology, data), _interface(node, data))
+
+
+def _profile(node: Node) -> str | None:
+    """Return whose profile for an external plugin is in force; None for none."""
+    readers = (foreign_reader(s.name) for s in node.settings.nccl if s.in_force)
+    return next((f"settings of {r} are in force" for r in readers if r is not None and r.startswith("Google's")), None)
+
+
+def _plugin_of(nic: Nic) -> NetPlugin | None:
+    """Return the plugin through which NCCL reaches a NIC; None where NCCL's own transport does."""
+    return plugin_for(nic.pci.driver) if nic.pci is not None and known(nic.pci.driver) else None
 
 
 def data_ports(topology: Topology) -> tuple[tuple[Nic, RdmaPort], ...]:
@@ -48,7 +69,8 @@ def data_ports(topology: Topology) -> tuple[tuple[Nic, RdmaPort], ...]:
     data = [(n, p) for n, p in near if not rates or (known(p.rate_gbit_s) and p.rate_gbit_s == best)]
     if rates and any(x.untold for x in topology.nearest_nics):
         kinds = {(p.rate_gbit_s, p.link_layer) for _, p in data}
-        data = [(n, p) for n, p in active if (n, p) in data or (p.rate_gbit_s, p.link_layer) in kinds]
+        chosen = {(n.address, p.port) for n, p in data}
+        data = [(n, p) for n, p in active if (n.address, p.port) in chosen or (p.rate_gbit_s, p.link_layer) in kinds]
     return tuple(data)
 
 
@@ -58,11 +80,16 @@ def _nearest(topology: Topology) -> frozenset[str]:
 
 def _hca(topology: Topology, data: tuple[tuple[Nic, RdmaPort], ...]) -> Suggestion:
     name = "NCCL_IB_HCA"
+    plugins = [p for n, _ in data if (p := _plugin_of(n)) is not None]
+    if plugins:
+        why_not = f"{plugins[0].devices} devices are reached through {plugins[0].plugin}, which does not read it"
+        return Suggestion(name=name, value="", why=(why_not,))
     if not data:
         return Suggestion(name=name, value="", why=("no RDMA port is active on this node",))
     rate = data[0][1].rate_gbit_s
     speed = f", {rate:g} Gb/s" if known(rate) else ""
-    beside = [f"{n.label}:{p.port}" for n, p in data if n.address not in _nearest(topology)]
+    nearest = _nearest(topology)
+    beside = [f"{n.label}:{p.port}" for n, p in data if n.address not in nearest]
     place = f"on the NICs nearest to the GPUs{speed}" if len(beside) < len(data) else f"of the fastest rate{speed}"
     why = [f"{len(data) - len(beside) or len(data)} active ports {place}; the first = asks for exact names"]
     untold = {x.gpu: x.untold for x in topology.nearest_nics if x.untold}
@@ -71,6 +98,7 @@ def _hca(topology: Topology, data: tuple[tuple[Nic, RdmaPort], ...]) -> Suggesti
         kept = f"taken as well: {', '.join(beside)}, of that rate and link layer; " if len(beside) < len(data) else ""
         why.append(f"{kept}which NICs are nearest to {labels} is not known: {next(iter(untold.values()))}")
     chosen = {(n.label, p.port) for n, p in data}
+    why += _unfit([n.label for n, _ in data])
     left = [
         f"{n.label}:{p.port} ({p.state if known(p.state) else 'state unknown'}"
         f"{f', {p.rate_gbit_s:g} Gb/s' if known(p.rate_gbit_s) else ''})"
@@ -81,7 +109,8 @@ def _hca(topology: Topology, data: tuple[tuple[Nic, RdmaPort], ...]) -> Suggesti
     ]
     if left:
         why.append(f"left out: {', '.join(left)}")
-    return Suggestion(name=name, value="=" + ",".join(f"{n.label}:{p.port}" for n, p in data), why=tuple(why))
+    listed = ",".join(f"{n.label}:{p.port}" for n, p in data if is_nccl_word(n.label))
+    return Suggestion(name=name, value=f"={listed}" if listed else "", why=tuple(why))
 
 
 def _interface(node: Node, data: tuple[tuple[Nic, RdmaPort], ...]) -> Suggestion:
@@ -91,10 +120,13 @@ def _interface(node: Node, data: tuple[tuple[Nic, RdmaPort], ...]) -> Suggestion
     data_names = {i.name for n, _ in data for i in n.interfaces} | {
         x for n, _ in data if n.rdma for x in n.rdma.netdevs
     }
-    fit = [i for i in interfaces if _reachable(i)]
+    reachable = [i for i in interfaces if _reachable(i)]
+    fit = [i for i in reachable if is_nccl_word(i.name)]
+    unfit = _unfit([i.name for i in reachable])
     apart = [i for i in fit if i.name not in data_names] or fit
     if not apart:
-        return Suggestion(name=name, value="", why=("no interface is up with an address that other nodes can reach",))
+        why = ["no interface is up with an address that other nodes can reach", *unfit]
+        return Suggestion(name=name, value="", why=tuple(why))
     best = min(apart, key=lambda i: (-(i.speed_mbit_s if known(i.speed_mbit_s) else 0), i.name))
     speed = f", {best.speed_mbit_s / 1000:g} Gb/s" if known(best.speed_mbit_s) else ""
     why = [f"carries the meeting of the ranks, not the data: up, with an address{speed}"]
@@ -103,7 +135,14 @@ def _interface(node: Node, data: tuple[tuple[Nic, RdmaPort], ...]) -> Suggestion
     others = [i.name for i in apart if i is not best]
     if others:
         why.append(f"would do as well, if all nodes reach each other there: {', '.join(others[:8])}")
+    why += unfit
     return Suggestion(name=name, value=f"={best.name}", why=tuple(why))
+
+
+def _unfit(names: list[str]) -> list[str]:
+    """Return a sentence on the devices that cannot be written into a setting; none where all can."""
+    bad = [f"{n!r:.80}" for n in dict.fromkeys(names) if not is_nccl_word(n)]
+    return [f"left out, since nccl.conf cannot hold such a name: {', '.join(bad[:8])}"] if bad else []
 
 
 _VIRTUAL = ("docker", "veth", "virbr", "cni", "flannel", "cali", "br-", "tun", "tap", "dummy", "kube")

@@ -9,7 +9,7 @@ import msgspec
 from topocheck.model.address import format_cpulist
 from topocheck.model.base import known
 from topocheck.model.node import Node
-from topocheck.placement.cores import CoreMap, core_map, near_cpus, share
+from topocheck.placement.cores import CROSSED, CoreMap, core_map, near_cpus, share
 from topocheck.topology.types import Gpu, Topology
 
 
@@ -22,7 +22,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
         memory_node: NUMA node of those CPUs, that has memory; None where not known.
         nics: labels of the NICs nearest to the GPU.
         socket, cores: Open MPI's logical socket and cores in it (`0:0-11`), empty where cores cannot be numbered.
-        shared: the CPUs are those of other ranks as well, since cores and threads cannot be told apart.
+        shared: the CPUs are those of other ranks as well, since cores and threads cannot be distinguished.
     """
 
     local_rank: int
@@ -76,7 +76,9 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
     chosen = [gpus[i % len(gpus)] for i in range(n)]
     cores = core_map(node.numa)
     near = [near_cpus(g, node.numa) for g in chosen]
-    if any(not c for c in near):
+    if cores.why_not == CROSSED:
+        notes.append(f"{CROSSED}: no CPUs are advised; put it right first")
+    elif any(not c for c in near):
         notes.append("nothing tells which CPUs are near some GPUs (a guest without NUMA, often): those are not bound")
     labels = {nic.address: nic.label for nic in topology.nics}
     nearest = {x.gpu: tuple(labels[a] for a in x.nics if a in labels) for x in topology.nearest_nics}
@@ -87,7 +89,7 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
     users = Counter(near)
     parts = {c: share(c, cores.threads, n) for c, n in users.items() if c}
     if any(p is None and users[c] > 1 for c, p in parts.items()):
-        notes.append("cores and threads cannot be told apart: ranks of one socket share its CPUs")
+        notes.append("cores and threads cannot be distinguished: ranks of one socket share its CPUs")
     taken: dict[frozenset[int], int] = {}
     bindings = []
     for i, (g, c) in enumerate(zip(chosen, near, strict=True)):
@@ -104,7 +106,7 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
                 memory_node=_memory_node(node, own),
                 nics=nearest.get(g.address, ()),
                 slot=_slot(c, cores, users[c] if split else 1, k if split else 0),
-                shared=split is None and users[c] > 1,
+                shared=bool(c) and split is None and users[c] > 1,
             )
         )
     return Plan(hostname=hostname, bindings=tuple(bindings), notes=tuple(notes))
@@ -123,7 +125,7 @@ def _memory_node(node: Node, cpus: frozenset[int]) -> int | None:
 
 
 def _slot(near: frozenset[int], cores: CoreMap, parts: int, part: int) -> str:
-    """Return `socket:first-last` in logical cores, the same share that `share` gives; empty where it cannot be told."""
+    """Return `socket:first-last` in logical cores, the same share that `share` gives; empty where it is not known."""
     inside = [r for r in cores.ranges if r.cpus <= near]
     if not inside or frozenset().union(*(r.cpus for r in inside)) != near or len({r.socket for r in inside}) != 1:
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -24,44 +25,53 @@ RANK_VARIABLES = (
         "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
     ("mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
 """(launcher, rank, world size, local rank, local size). torchrun comes first, since srun may start it."""
+
+
+# One rank's place comes from another process: what is decoded is of a size and range that a machine can have.
+_Name = Annotated[str, msgspec.Meta(max_length=512)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 20)]
+_Number = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 20)]
+_Cpus = Annotated[str, msgspec.Meta(max_length=1 << 14, pattern=r"\A[0-9,-]*\Z")]
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """One rank as it found itself. None stands for what nothing tells.
 
     Attributes:
+        local_world_size: ranks on its node, as the launcher says.
         node: name of the node (SLURMD_NODENAME, else the host name).
         gpu: PCI address of the GPU it works with; gpu_label, gpu_node its label and CPU NUMA node.
         cpus: kernel list of the CPUs it may use; numa_nodes those CPUs' nodes.
-        near: kernel list of the CPUs near its GPU.
+        local_cpus: kernel list of the CPUs near its GPU.
         nics: labels of the NICs nearest to its GPU; rails their positions on the node.
-        why_no_gpu: why the GPU is not known.
+        gpu_missing_reason: why the GPU is not known.
     """
 
-    launcher: str = ""
-    rank: int | None = None
-    world_size: int | None = None
-    local_rank: int | None = None
-    node: str = ""
-    gpu: str | None = None
-    gpu_label: str = ""
-    gpu_node: int | None = None
-    cpus: str = ""
-    numa_nodes: tuple[int, ...] = ()
-    near: str = ""
-    nics: tuple[str, ...] = ()
-    rails: tuple[int, ...] = ()
-    node_cpus: str = ""
-    gpus_on_node: int = 0
-    why_no_gpu: str = ""
+    launcher: _Name = ""
+    rank: _Count | None = None
+    world_size: _Count | None = None
+    local_rank: _Count | None = None
+    local_world_size: _Count | None = None
+    node: _Name = ""
+    gpu: _Name | None = None
+    gpu_label: _Name = ""
+    gpu_node: _Number | None = None
+    cpus: _Cpus = ""
+    numa_nodes: Annotated[tuple[_Number, ...], msgspec.Meta(max_length=4096)] = ()
+    local_cpus: _Cpus = ""
+    nics: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=4096)] = ()
+    rails: Annotated[tuple[_Number, ...], msgspec.Meta(max_length=4096)] = ()
+    node_cpus: _Cpus = ""
+    gpus_on_node: _Count = 0
+    gpu_missing_reason: Annotated[str, msgspec.Meta(max_length=2000)] = ""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something wrong in the placement. `state` is warn or note; `binding` tells that another binding mends it."""
+    """Something wrong in the placement. `state` is warn or note; `binding` tells that another binding fixes it."""
 
     state: str
     ranks: tuple[int, ...]
@@ -72,12 +82,13 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 def rank_place(node: Node, topology: Topology) -> RankPlace:
     """Return where the process that recorded these facts runs, from its rank variables, affinity and devices."""
-    told = {s.name: s.value for s in node.settings.neighbours}
-    launcher, rank, size, local = "", None, None, None
+    told = {s.name: s.value for s in node.settings.related}
+    launcher, rank, size, local, beside = "", None, None, None, None
     for name, *variables in RANK_VARIABLES:
         values = [_number(told.get(v, "")) for v in variables[:3]]
         if values[0] is not None and (values[1] is not None or name == "srun"):
             launcher, (rank, size, local) = name, values
+            beside = _tasks_per_node(told.get(variables[3], ""))
             break
     gpu, why = _own_gpu(node, topology, told, local)
     near = near_cpus(gpu, node.numa) if gpu is not None else frozenset()
@@ -92,23 +103,30 @@ def rank_place(node: Node, topology: Topology) -> RankPlace:
         rank=rank,
         world_size=size,
         local_rank=local,
+        local_world_size=beside,
         node=told.get("SLURMD_NODENAME") or hostname,
         gpu=gpu.address if gpu else None,
         gpu_label=gpu.label if gpu else "",
         gpu_node=gpu.cpu_node if gpu is not None and known(gpu.cpu_node) else None,
         cpus=format_cpulist(allowed),
         numa_nodes=tuple(n.node for n in nodes if cpus_of(n.cpulist) & allowed),
-        near=format_cpulist(near),
+        local_cpus=format_cpulist(near),
         nics=tuple(labels[a] for a in nearest if a in labels),
         rails=tuple(places[a] for a in nearest if a in places),
         node_cpus=format_cpulist(cpus_of(node.numa.online_cpus)),
         gpus_on_node=len(usable(topology)),
-        why_no_gpu=why,
+        gpu_missing_reason=why,
     )
 
 
 def _number(text: str) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def _tasks_per_node(text: str) -> int | None:
+    """Return the ranks of a node from `8`, or from Slurm's `8(x2)` where all nodes have as many (sbatch(1))."""
+    found = re.fullmatch(r"([0-9]{1,6})(\(x[0-9]{1,6}\))?", text)
+    return int(found[1]) if found else None
 
 
 def _own_gpu(node: Node, topology: Topology, told: Mapping[str, str], local: int | None) -> tuple[Gpu | None, str]:
@@ -149,13 +167,16 @@ def _visible(node: Node, topology: Topology, told: Mapping[str, str]) -> list[Gp
 
 
 def problems(ranks: Sequence[RankPlace], *, suggested: bool = True) -> tuple[Problem, ...]:
-    """Return what is wrong in the placement of a job: shared GPUs, far CPUs, unbound ranks, crossed rails.
+    """Return what is wrong in the placement of a job: ranks that are missing or do not agree, GPUs, CPUs, rails.
 
     Args:
         ranks: each as it found itself.
         suggested: whether a plan with bindings stands below them; the advice points to it.
     """
-    found = (*_shared_gpus(ranks), *_far(ranks), *_crowded(ranks), *_unbound(ranks), *_crossed(ranks), *_untold(ranks))
+    found = (
+        *_missing(ranks), *_sizes(ranks), *_local_sizes(ranks), *_repeated(ranks), *_shared_gpus(ranks), *_far(ranks),
+        *_crowded(ranks), *_unbound(ranks), *_crossed(ranks), *_untold(ranks),
+    )  # fmt: skip
     if not suggested:
         return found
     return tuple(msgspec.structs.replace(p, fix=f"{p.fix}, as suggested below") if p.binding else p for p in found)
@@ -163,6 +184,71 @@ def problems(ranks: Sequence[RankPlace], *, suggested: bool = True) -> tuple[Pro
 
 def _ids(ranks: Iterable[RankPlace]) -> tuple[int, ...]:
     return tuple(sorted(r.rank for r in ranks if r.rank is not None))
+
+
+def _missing(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
+    """Ranks that the world size promises and that are not there; of one recording there is nothing to compare."""
+    there = {r.rank for r in ranks if r.rank is not None}
+    size = max((r.world_size or 0 for r in ranks), default=0)
+    absent = tuple(n for n in range(size) if n not in there)
+    if absent and len(there) > 1:
+        yield Problem(
+            state="warn",
+            ranks=absent,
+            text=f"not there: {len(there)} of {size} ranks are known",
+            fix="start or record every rank of the job; a job waits for the missing ones and hangs",
+        )
+
+
+def _sizes(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
+    by_size: dict[int, list[RankPlace]] = defaultdict(list)
+    for r in ranks:
+        if r.world_size is not None:
+            by_size[r.world_size].append(r)
+    if len(by_size) > 1:
+        told = "; ".join(
+            f"{size} by rank{'s' if len(some) > 1 else ''} {format_cpulist(_ids(some))}"
+            for size, some in sorted(by_size.items(), key=lambda item: (-len(item[1]), item[0]))
+        )
+        yield Problem(
+            state="warn",
+            ranks=_ids(r for some in sorted(by_size.values(), key=len)[:-1] for r in some),
+            text=f"world sizes differ: {told}",
+            fix="these are ranks of several jobs, or of one started with different sizes: init would hang",
+        )
+
+
+def _local_sizes(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
+    """Ranks of one node whose launcher says different local world sizes."""
+    by_node: dict[str, list[RankPlace]] = defaultdict(list)
+    for r in ranks:
+        if r.local_world_size is not None and r.rank is not None:
+            by_node[r.node].append(r)
+    for node, some in sorted(by_node.items()):
+        sizes = sorted({r.local_world_size or 0 for r in some})
+        if len(sizes) > 1:
+            yield Problem(
+                state="warn",
+                ranks=_ids(some),
+                text=f"local world sizes differ on {node}: {', '.join(map(str, sizes))}",
+                fix="start all ranks of a node by one launcher: frameworks divide CPUs and GPUs by that number",
+            )
+
+
+def _repeated(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
+    """Local ranks that several ranks of one node have: each takes the GPU of its local rank."""
+    by_local: dict[tuple[str, int], list[RankPlace]] = defaultdict(list)
+    for r in ranks:
+        if r.local_rank is not None and r.rank is not None:
+            by_local[r.node, r.local_rank].append(r)
+    for (node, local), same in sorted(by_local.items()):
+        if len(same) > 1:
+            yield Problem(
+                state="warn",
+                ranks=_ids(same),
+                text=f"all have local rank {local} on {node}, so all take the same GPU",
+                fix="start one launcher on each node (one torchrun agent), or set LOCAL_RANK for each process",
+            )
 
 
 def _shared_gpus(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
@@ -182,13 +268,14 @@ def _shared_gpus(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
 
 def _far(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
     for r in ranks:
-        near, allowed = cpus_of(r.near), cpus_of(r.cpus)
+        near, allowed = cpus_of(r.local_cpus), cpus_of(r.cpus)
         if near and allowed and not near & allowed:
             nodes = ", ".join(map(str, r.numa_nodes)) or "?"
             yield Problem(
                 state="warn",
                 ranks=_ids([r]),
-                text=f"runs on CPUs {r.cpus} (NUMA node {nodes}) of {r.node}; its {r.gpu_label} is near CPUs {r.near}",
+                text=f"runs on CPUs {r.cpus} (NUMA node {nodes}) of {r.node}; "
+                f"its {r.gpu_label} is near CPUs {r.local_cpus}",
                 fix="bind it near its GPU",
                 binding=True,
             )
@@ -198,7 +285,7 @@ def _crowded(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
     """Ranks bound to the very same few CPUs, as a launcher does that binds all to the first core."""
     by_cpus: dict[tuple[str, str], list[RankPlace]] = defaultdict(list)
     for r in ranks:
-        if r.cpus and len(cpus_of(r.cpus)) < len(cpus_of(r.near) or cpus_of(r.node_cpus)):
+        if r.cpus and len(cpus_of(r.cpus)) < len(cpus_of(r.local_cpus) or cpus_of(r.node_cpus)):
             by_cpus[r.node, r.cpus].append(r)
     for (node, cpus), together in sorted(by_cpus.items()):
         if len(together) > len(cpus_of(cpus)):
@@ -212,7 +299,7 @@ def _crowded(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
 
 
 def _unbound(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
-    loose = [r for r in ranks if (n := cpus_of(r.near)) and cpus_of(r.cpus) > n]
+    loose = [r for r in ranks if (n := cpus_of(r.local_cpus)) and cpus_of(r.cpus) > n]
     if loose:
         yield Problem(
             state="note",
@@ -247,6 +334,6 @@ def _untold(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
     by_why: dict[str, list[RankPlace]] = defaultdict(list)
     for r in ranks:
         if r.gpu is None and r.gpus_on_node:
-            by_why[r.why_no_gpu].append(r)
+            by_why[r.gpu_missing_reason].append(r)
     for why, some in sorted(by_why.items()):
         yield Problem(state="note", ranks=_ids(some), text=f"its GPU is not known: {why}")

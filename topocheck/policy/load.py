@@ -5,15 +5,16 @@ from __future__ import annotations
 import difflib
 import math
 import os
-import stat
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from topocheck.knowledge.rates import WIDTHS, pcie_generations
+from topocheck.model import old_names
 from topocheck.model.base import InputError
+from topocheck.model.toml import TomlError, parse_toml
 from topocheck.policy.types import Policy
 
 SITE_FILE = Path("/etc/topocheck/policy.toml")
@@ -32,34 +33,13 @@ def find(option: Path | None, environ: Mapping[str, str]) -> Path | None:
         return option
     if environ.get(VARIABLE):
         return Path(environ[VARIABLE])
-    return SITE_FILE if SITE_FILE.exists() else None
-
-
-def load(path: Path, check_ids: Iterable[str] | Mapping[str, Sequence[str]], probe_names: Sequence[str] = ()) -> Policy:
-    """Read a policy.
-
-    Args:
-        path: the TOML file.
-        check_ids: all ids there are, so that a misspelt one is told; as a mapping, each with the names of its
-            thresholds, so that a misspelt one of these is told too.
-        probe_names: all probes there are, so that a misspelt one in `require_probes` is told; none: not looked at.
-
-    Raises:
-        PolicyError: it cannot be read, is no TOML, or holds a name or value that means nothing.
-    """
     try:
-        # Looked at before it is opened: opening a FIFO waits for a writer.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise PolicyError(f"policy {path}: not a regular file; expected a short TOML file")
-        with path.open("rb") as f:
-            data = f.read(MAX_BYTES + 1)
-    except OSError as e:
-        raise PolicyError(f"policy {path}: cannot be read: {e.strerror}") from e
-    except ValueError as e:
-        raise PolicyError(f"policy {str(path)!r}: cannot be read: {e}") from e
-    if len(data) > MAX_BYTES:
-        raise PolicyError(f"policy {path}: larger than {MAX_BYTES >> 20} MiB; expected a short TOML file")
-    return parse(data, str(path), check_ids, probe_names)
+        os.stat(SITE_FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        pass  # there, or hidden from this user: whoever reads it says so
+    return SITE_FILE
 
 
 def parse(
@@ -67,24 +47,27 @@ def parse(
     name: str,
     check_ids: Iterable[str] | Mapping[str, Sequence[str]],
     probe_names: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _: None,
 ) -> Policy:
-    """Return the policy that TOML text states; `name` is its file for messages.
+    """Return the policy that TOML text states.
+
+    Args:
+        data: the text, in UTF-8.
+        name: its file, for messages.
+        check_ids: all ids there are, so that a misspelt one is reported; as a mapping, each with the names of its
+            thresholds, so that a misspelt one of these is reported too.
+        probe_names: all probes there are, so that a misspelt one in `require_probes` is reported; none: not looked at.
+        say: called with a line for each old id of a check, which is taken for the id that it has now.
 
     Raises:
-        PolicyError: as `load`.
+        PolicyError: it is no TOML, or holds a name or value that means nothing.
     """
     try:
-        document = tomllib.loads(data.decode("utf-8"))
-    except UnicodeDecodeError as e:
-        raise PolicyError(f"policy {name}: byte {e.start} is not UTF-8; expected a TOML file") from e
-    except tomllib.TOMLDecodeError as e:
-        raise PolicyError(f"policy {name}: not TOML: {e}") from e
-    except RecursionError:
-        raise PolicyError(f"policy {name}: nested too deeply; expected a short TOML file") from None
-    except ValueError as e:
-        # An integer of thousands of digits: int() refuses it (sys.set_int_max_str_digits).
-        raise PolicyError(f"policy {name}: holds a value that is no usable number: {str(e)[:80]}") from None
+        document = parse_toml(data)
+    except TomlError as e:
+        raise PolicyError(f"policy {name}: {e}") from None
     document.setdefault("source", name)
+    _rename_checks(document, name, say)
     try:
         policy = msgspec.convert(document, Policy)
     except msgspec.ValidationError as e:
@@ -96,6 +79,19 @@ def parse(
     if isinstance(check_ids, Mapping):
         _check_thresholds(policy, name, check_ids)
     return policy
+
+
+def _rename_checks(document: dict[str, Any], name: str, say: Callable[[str], None]) -> None:
+    """Call the checks of a policy's TOML by their ids of today, in place."""
+    rules = document.get("checks")
+    if not isinstance(rules, dict):
+        return  # not a table: refused where the policy is converted
+    for old in [i for i in rules if i in old_names.CHECKS]:
+        new = old_names.current(old)
+        if new in rules:
+            raise PolicyError(f"policy {name}: checks.{old!r} is an old name of {new!r}, which is there too")
+        rules[new] = rules.pop(old)
+        say(f"policy {name}: {old_names.notice(old, new)}")
 
 
 def _check_names(policy: Policy, name: str, ids: list[str]) -> None:
@@ -121,6 +117,9 @@ def _check_values(policy: Policy, name: str) -> None:
         if field in known and value is not None and value not in known[field]:
             there_are = ", ".join(map(str, known[field]))
             raise PolicyError(f"policy {name}: expect.{field} is {value}; there are {there_are}")
+        for kind, rate in value.items() if isinstance(value, dict) else ():
+            if not 0 <= rate < math.inf:
+                raise PolicyError(f"policy {name}: expect.{field}.{kind!r:.80} is {rate}; expected a number from 0")
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             raise PolicyError(f"policy {name}: expect.{field} is {value}; expected a number from 0")
 

@@ -1,4 +1,4 @@
-"""Whether a policy asks for more than the wires of a node can carry."""
+"""Whether a policy asks for more than the links of a node can carry."""
 
 from __future__ import annotations
 

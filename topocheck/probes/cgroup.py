@@ -7,7 +7,7 @@ a container sees the host's path there while only its own group is mounted at th
 from __future__ import annotations
 
 from topocheck.host.base import Host, HostError
-from topocheck.model.base import ABSENT, Missing
+from topocheck.model.base import ABSENT, Missing, is_digits
 
 MOUNT = "/sys/fs/cgroup"
 _MAX_DEPTH = 16
@@ -19,7 +19,7 @@ def parse_cgroup(text: str) -> dict[str, str]:
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if not number.strip().isdigit() or not path.startswith("/"):
+        if not is_digits(number.strip()) or not path.startswith("/"):
             continue
         for controller in controllers.split(","):
             if not controller.startswith("name="):

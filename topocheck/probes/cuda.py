@@ -37,7 +37,7 @@ def read(host: Host) -> CudaFacts:
     api = version if isinstance(version, Missing) else f"{version // 1000}.{version % 1000 // 10}"
     count = version if isinstance(version, Missing) else _integer(_ask(host, raw, "DeviceGetCount"))
     if isinstance(count, int) and count > MAX_DEVICES:
-        count = unparsable(str(count))
+        count = unparsable(f"{count}: more than {MAX_DEVICES} devices")
     if isinstance(count, Missing):
         error = _WORDS.get(count.detail, f"The CUDA driver does not answer ({count}).")
         return CudaFacts(source="CUDA driver", raw=raw, driver_api_version=api, devices=count, error=error)

@@ -156,11 +156,10 @@ def _leftovers(host: Host) -> tuple[tuple[tuple[str, int, int, int], ...] | Miss
 
 def _seconds(host: Host) -> int:
     """Return the time of this run in seconds since 1970, 0 where it is not known."""
-    import calendar
-    import time
+    import datetime  # strptime of `time` loads five modules and compiles its format
 
     try:
-        return calendar.timegm(time.strptime(host.now(), "%Y-%m-%dT%H:%M:%SZ"))
+        return int(datetime.datetime.fromisoformat(host.now()).timestamp())
     except (HostError, ValueError):
         return 0
 

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 from topocheck.host.base import Host, HostError
 from topocheck.model.base import ABSENT, Missing, known
+from topocheck.model.names import natural_key
 from topocheck.model.net import NetFacts
-from topocheck.probes.ask import list_or_missing
 from topocheck.probes.netdev import read_interfaces
-from topocheck.probes.rdma import natural, read_rdma
+from topocheck.probes.rdma import MAX_DEVICES, read_rdma
+from topocheck.probes.sysfs_reader import list_or_missing
 
 VERBS = "/dev/infiniband"
 
 
-def _verbs_accessible(host: Host, names: list[str] | Missing) -> bool | Missing:
-    """Return whether this process may open every uverbs device: a container is often given only some, or none."""
-    if isinstance(names, Missing):
-        return names
-    devices = [n for n in names if n.startswith("uverbs")]
-    if not devices:
-        return ABSENT
+def _verbs_opens(host: Host, names: list[str] | Missing) -> dict[str, bool | Missing]:
+    """Return which uverbs devices this process may open: a container is often given only some, or none."""
+    devices = [] if isinstance(names, Missing) else [n for n in names if n.startswith("uverbs")]
+    return {n: _opens(host, n) for n in host.at_most(devices, MAX_DEVICES, f"names in {VERBS}")}
+
+
+def _opens(host: Host, name: str) -> bool | Missing:
     try:
-        return all(host.access(f"{VERBS}/{n}", "rw") for n in devices)
+        return host.access(f"{VERBS}/{name}", "rw")
     except HostError as e:
         return e.missing()
+
+
+def _all_open(names: list[str] | Missing, opens: dict[str, bool | Missing]) -> bool | Missing:
+    """Return whether every uverbs device may be opened; the reason where one did not say, and none is refused."""
+    if isinstance(names, Missing):
+        return names
+    if False in opens.values() or not opens:
+        return False if opens else ABSENT
+    return next((x for x in opens.values() if isinstance(x, Missing)), True)
 
 
 def read(host: Host) -> NetFacts:
     """Read RDMA devices, interfaces and the verbs devices."""
     verbs = list_or_missing(host, VERBS)
+    opens = _verbs_opens(host, verbs)
     return NetFacts(
         rdma=read_rdma(host),
         interfaces=read_interfaces(host),
-        verbs_devices=tuple(sorted(verbs, key=natural)) if known(verbs) else verbs,
-        verbs_accessible=_verbs_accessible(host, verbs),
+        verbs_devices=tuple(sorted(verbs, key=natural_key)) if known(verbs) else verbs,
+        verbs_accessible=_all_open(verbs, opens),
+        verbs_opens=opens,
     )

@@ -6,14 +6,18 @@ import re
 
 from topocheck.host.base import Host, HostError
 from topocheck.model.base import ABSENT, Missing, Reason, known, unparsable
+from topocheck.model.names import natural_key
 from topocheck.model.net import NetInterface
-from topocheck.probes.ask import Folder, list_or_missing
-from topocheck.probes.rdma import address_in_path, device_address, natural
+from topocheck.probes.rdma import address_in_path, device_address
+from topocheck.probes.sysfs_reader import Folder, list_or_missing
 
 CLASS = "/sys/class/net"
 
 # SPEED_UNKNOWN of ethtool, which sysfs prints as -1, or as an unsigned number in kernels before 3.13.
 _SPEED_UNKNOWN = frozenset({"-1", "4294967295", "65535", "0"})
+
+MAX_INTERFACES = 1 << 12
+"""Interfaces of one network namespace; a host of containers has one or two for each."""
 
 Addresses = dict[str, tuple[str, ...]]
 
@@ -71,6 +75,16 @@ def _place(host: Host, path: str) -> tuple[str | Missing, bool | Missing]:
     return (address, False) if address else (device_address(host, path), False)
 
 
+_IFF_MASTER = 0x400
+"""Master of a bond (include/uapi/linux/if.h), where the namespace shows no list of bonds."""
+
+
+def _first_word(text: str) -> str | Missing:
+    """Return `802.3ad` of `802.3ad 4`."""
+    words = text.split()
+    return words[0] if words else ABSENT
+
+
 def _interface(host: Host, name: str, bonds: frozenset[str], addresses: Addresses | Missing) -> NetInterface:
     path = f"{CLASS}/{name}"
     folder = Folder(host, path)
@@ -79,19 +93,23 @@ def _interface(host: Host, name: str, bonds: frozenset[str], addresses: Addresse
     if bonds and name not in bonds:
         master = folder.link("master")
         master = master if isinstance(master, Missing) or master in bonds else ABSENT  # a bridge is no bond
-    slaves = folder.text("bonding/slaves") if name in bonds else ""
+    flags = folder.value("flags", parse_flags)
+    is_bond = name in bonds or (virtual is True and isinstance(flags, int) and bool(flags & _IFF_MASTER))
+    slaves = folder.text("bonding/slaves") if is_bond else ""
     return NetInterface(
         source=path,
         raw=folder.raw,
         name=name,
         address=address,
         driver=ABSENT if virtual is True else folder.link("device/driver"),
-        speed_mbit_s=ABSENT if virtual is True and name not in bonds else folder.value("speed", parse_speed),
+        speed_mbit_s=ABSENT if virtual is True and not is_bond else folder.value("speed", parse_speed),
         mtu_bytes=folder.value("mtu", parse_mtu),
         operstate=folder.text("operstate"),
-        flags=folder.value("flags", parse_flags),
+        flags=flags,
         bond_slaves=tuple(slaves.split()) if isinstance(slaves, str) else (),
         bond_master=master,
+        bond_mode=folder.value("bonding/mode", _first_word) if is_bond else ABSENT,
+        bond_hash_policy=folder.value("bonding/xmit_hash_policy", _first_word) if is_bond else ABSENT,
         ip_addresses=addresses.get(name, ()) if known(addresses) else addresses,
         is_virtual=virtual,
     )
@@ -105,4 +123,6 @@ def read_interfaces(host: Host) -> tuple[NetInterface, ...] | Missing:
     masters = Folder(host, CLASS).text("bonding_masters") if "bonding_masters" in names else ""
     bonds = frozenset(masters.split()) if isinstance(masters, str) else frozenset[str]()
     addresses = _addresses(host)
-    return tuple(_interface(host, n, bonds, addresses) for n in sorted(names, key=natural) if n != "bonding_masters")
+    listed = sorted((n for n in names if n != "bonding_masters"), key=natural_key)
+    listed = host.at_most(listed, MAX_INTERFACES, "network interfaces")
+    return tuple(_interface(host, n, bonds, addresses) for n in listed)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 
 from topocheck.host.base import Host, HostError
-from topocheck.model.address import format_cpulist, parse_cpulist
-from topocheck.model.base import Missing, Reason, unparsable, value_or
+from topocheck.model.address import parse_cpulist, short_cpulist
+from topocheck.model.base import Missing, Reason, is_lost, unparsable, value_or
 from topocheck.model.system import NumaFacts, NumaNode
 from topocheck.probes import cgroup
-from topocheck.probes.ask import Folder, parse_int, text_or_missing
 from topocheck.probes.cpuinfo import CPUINFO_BYTES, parse_cpuinfo
+from topocheck.probes.sysfs_reader import Folder, parse_int, text_or_missing
 
 NODES = "/sys/devices/system/node"
 CPUS = "/sys/devices/system/cpu"
@@ -27,7 +27,7 @@ _MAX_NODES = 1 << 10
 def parse_list(text: str) -> str | Missing:
     """Return a kernel list in its shortest form (`0-3,8`); the empty text stands for the empty set."""
     try:
-        return format_cpulist(parse_cpulist(text))
+        return short_cpulist(text)
     except ValueError:
         return unparsable(text)
 
@@ -75,11 +75,11 @@ def read(host: Host) -> NumaFacts:
         has_cpu=nodes.value("has_cpu", parse_list),
         has_memory=nodes.value("has_memory", parse_list),
         online_cpus=online_cpus,
-        sockets=len(packages) if packages else Missing(Reason.ABSENT, "no CPU tells its socket"),
-        cores=_cores(host, packages),
+        sockets=len(packages) if packages else _no_socket(host, online_cpus),
+        cores=_cores(host, packages, online_cpus),
         cpu_packages=packages,
-        allowed_cpus=allowed.get("Cpus_allowed_list", Missing(Reason.ABSENT, "not in /proc/self/status")),
-        allowed_mems=allowed.get("Mems_allowed_list", Missing(Reason.ABSENT, "not in /proc/self/status")),
+        allowed_cpus=allowed if isinstance(allowed, Missing) else allowed.get("Cpus_allowed_list", _NO_LINE),
+        allowed_mems=allowed if isinstance(allowed, Missing) else allowed.get("Mems_allowed_list", _NO_LINE),
         cgroup_cpus=_cpuset(host, groups, "cpus", raw),
         cgroup_mems=_cpuset(host, groups, "mems", raw),
     )
@@ -112,6 +112,15 @@ def _node(host: Host, number: int) -> NumaNode:
     )
 
 
+def _no_socket(host: Host, online: str | Missing) -> Missing:
+    """Return why no CPU tells its socket: lost where what would tell was."""
+    told = online
+    if isinstance(online, str) and (cpus := parse_cpulist(online)):
+        told = text_or_missing(host, f"{CPUS}/cpu{min(cpus)}/topology/core_siblings_list")
+    lost = isinstance(told, Missing) and is_lost(told)
+    return told if isinstance(told, Missing) and lost else Missing(Reason.ABSENT, "no CPU tells its socket")
+
+
 def _packages(host: Host, online: str | Missing) -> dict[str, str]:
     """Return package -> its CPUs, asking one CPU of each: a server has hundreds of CPUs and a handful of sockets."""
     left = set(parse_cpulist(online)) if isinstance(online, str) else set()
@@ -135,7 +144,7 @@ def _packages(host: Host, online: str | Missing) -> dict[str, str]:
     return out
 
 
-def _cores(host: Host, packages: dict[str, str]) -> int | Missing:
+def _cores(host: Host, packages: dict[str, str], online: str | Missing) -> int | Missing:
     """Return the number of cores: `cpu cores` of /proc/cpuinfo (x86 has it) for each socket.
 
     Elsewhere from the number of threads of each socket's first core, as cores are of one kind there.
@@ -153,21 +162,31 @@ def _cores(host: Host, packages: dict[str, str]) -> int | Missing:
         if isinstance(threads, Missing):
             return threads
         total += len(cpus) // max(1, len(parse_cpulist(threads)))
-    return total or Missing(Reason.ABSENT, "no CPU tells its socket")
+    return total or _no_socket(host, online)
 
 
-def _status(host: Host, raw: dict[str, str]) -> dict[str, str]:
+_NO_LINE = Missing(Reason.ABSENT, "not in /proc/self/status")
+
+
+def _status(host: Host, raw: dict[str, str]) -> dict[str, str] | Missing:
     try:
         lines = host.read_lines("/proc/self/status", "Cpus_allowed_list:", "Mems_allowed_list:")
-    except HostError:
-        return {}
+    except HostError as e:
+        return e.missing()
     found = parse_status(lines)
     raw |= {f"/proc/self/status {name}": value for name, value in found.items()}
     return {n: v for n, v in ((n, parse_list(v)) for n, v in found.items()) if isinstance(v, str)}
 
 
+def _untold(host: Host) -> Missing:
+    told = text_or_missing(host, "/proc/self/cgroup")
+    return told if isinstance(told, Missing) else Missing(Reason.ABSENT)
+
+
 def _cpuset(host: Host, groups: dict[str, str], what: str, raw: dict[str, str]) -> str | Missing:
     files = (f"cpuset.effective_{what}", f"cpuset.{what}") if "cpuset" in groups else (f"cpuset.{what}.effective",)
+    if not groups and is_lost(why := _untold(host)):
+        return why
     answer = cgroup.first_text(host, [f"{d}/{f}" for d in cgroup.folders(groups, "cpuset") for f in files])
     if isinstance(answer, Missing):
         return answer

@@ -8,9 +8,10 @@ from typing import Any
 from topocheck.host.base import Host, HostError
 from topocheck.model.address import normalize_address
 from topocheck.model.base import Missing, unparsable
-from topocheck.probes.ask import list_or_missing, parse_int, text_or_missing
+from topocheck.probes.sysfs_reader import list_or_missing, parse_int, text_or_missing
 
 PROC = "/proc/driver/nvidia"
+_MAX_GPUS = 256
 _MAX_NVSWITCHES = 64
 _VERSION = re.compile(r"\b(\d{3}\.\d{2,3}(?:\.\d{1,3})?)\b", re.ASCII)
 
@@ -75,7 +76,7 @@ def _gpus(host: Host) -> tuple[dict[str, int], tuple[str, ...]]:
     minors: dict[str, int] = {}
     excluded = []
     names = list_or_missing(host, f"{PROC}/gpus")
-    for name in [] if isinstance(names, Missing) else names:
+    for name in host.at_most([] if isinstance(names, Missing) else names, _MAX_GPUS, f"names in {PROC}/gpus"):
         address = normalize_address(name)
         try:
             lines = host.read_lines(f"{PROC}/gpus/{name}/information", "Device Minor:", "GPU Excluded:")

@@ -57,8 +57,8 @@ def hypervisor(
     rows = [r for r in table if told.get(r.field, "").startswith(r.text)]
     flagged = "hypervisor" in flags
     metal = ".metal" in told.get("product_name", "") or "Bare Metal" in told.get("product_name", "")
-    if "microsoft-standard-WSL" in version:  # the kernel of the Windows Subsystem for Linux; no DMI there
-        return "Microsoft"
+    if "microsoft" in version.lower() and "wsl" in version.lower():  # Windows Subsystem for Linux; no DMI there
+        return "WSL"
     if isinstance(hypervisor_type, str) and hypervisor_type:
         return {"xen": "Xen"}.get(hypervisor_type.lower(), hypervisor_type[:40])
     if sure := next((r for r in rows if r.certain), None):

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from topocheck.host.base import Host, HostError
 from topocheck.model.address import normalize_address
 from topocheck.model.base import ABSENT, Missing, Reason, known, unparsable
+from topocheck.model.names import natural_key
 from topocheck.model.net import Gid, RdmaDevice, RdmaPort
-from topocheck.probes.ask import Folder, list_or_missing
+from topocheck.probes.sysfs_reader import Folder, list_or_missing, parse_int, text_or_missing
 
 CLASS = "/sys/class/infiniband"
+VERBS_CLASS = "/sys/class/infiniband_verbs"
 
 # Only what a check judges; a port has up to a hundred counters, and each costs a read.
 COUNTERS = (
@@ -38,6 +40,9 @@ HW_COUNTERS = (
     "rx_icrc_encapsulated",
     "implied_nak_seq_err",
 )
+MAX_DEVICES = 1 << 10
+"""RDMA devices; eight cards with 127 virtual functions each have as many."""
+MAX_PORTS = 32
 # A GID table may have 256 entries, each its own file. Used entries lie at its start with small holes where an
 # address was taken away, so a run of this many empty ones is taken for the rest of the table.
 MAX_GIDS = 256
@@ -102,12 +107,6 @@ def address_in_path(path: str) -> str | None:
     return None
 
 
-def natural(name: str) -> list[tuple[int, str]]:
-    """Return the key that sorts `mlx5_2` before `mlx5_10`."""
-    parts = re.split(r"0*([0-9]+)", name)
-    return [(len(p), p) if i % 2 else (-1, p) for i, p in enumerate(parts)]
-
-
 def _numbers(names: Iterable[str]) -> list[int]:
     """Return the names that are small numbers, as numbers, in order."""
     return sorted(int(n) for n in names if re.fullmatch(r"\d{1,6}", n, re.ASCII))
@@ -129,7 +128,7 @@ def _gids(host: Host, port_path: str) -> tuple[Gid, ...] | Missing:
     out: list[Gid] = []
     empty = 0
     folder = Folder(host, port_path)
-    for index in _numbers(names)[:MAX_GIDS]:
+    for index in host.at_most(_numbers(names), MAX_GIDS, f"GIDs of {port_path}"):
         gid = folder.value(f"gids/{index}", parse_gid)
         if isinstance(gid, Missing):
             empty += 1
@@ -165,23 +164,41 @@ def _counters(folder: Folder, kind: str, wanted: tuple[str, ...], missing: dict[
     return out
 
 
-def _port(host: Host, path: str, number: int) -> RdmaPort:
+_BRIDGE_HCA = "MT4129"
+"""ConnectX-7 (`hca_type`): the chip that leads to the NVSwitches of an HGX B200 or B300."""
+_BRIDGE_LANES = 4
+_NOT_FOR_JOBS = "not read: a narrow ConnectX-7 may manage NVSwitches, and such a function refuses with a kernel message"
+
+
+def _may_manage_switches(host: Host, path: str, hca_type: str | Missing) -> bool:
+    """Tell whether a device may be one of those that manage NVSwitches: a ConnectX-7 of no more than four lanes."""
+    if hca_type != _BRIDGE_HCA:
+        return False
+    width = Folder(host, f"{path}/device").value("current_link_width", parse_int)
+    return known(width) and 0 < width <= _BRIDGE_LANES
+
+
+def _port(host: Host, path: str, number: int, silent: bool) -> RdmaPort:
     folder = Folder(host, path)
     missing: dict[str, str] = {}
+    layer = _or_absent(folder.text("link_layer"))
+    asked = not silent or layer == "Ethernet"
+    if not asked:
+        missing["counters"] = _NOT_FOR_JOBS
     return RdmaPort(
         source=path,
         raw=folder.raw,
         port=number,
         state=folder.value("state", parse_state),
         phys_state=folder.value("phys_state", parse_state),
-        link_layer=_or_absent(folder.text("link_layer")),
+        link_layer=layer,
         rate_gbit_s=folder.value("rate", parse_rate),
         rate_text=folder.text("rate"),
         lid=folder.value("lid", parse_lid),
         sm_lid=folder.value("sm_lid", parse_lid),
         gids=_gids(host, path),
-        counters=_counters(folder, "counters", COUNTERS, missing),
-        hw_counters=_counters(folder, "hw_counters", HW_COUNTERS, missing),
+        counters=_counters(folder, "counters", COUNTERS, missing) if asked else {},
+        hw_counters=_counters(folder, "hw_counters", HW_COUNTERS, missing) if asked else {},
         counters_missing=missing,
     )
 
@@ -197,12 +214,28 @@ def _netdevs(host: Host, path: str, ports: tuple[RdmaPort, ...]) -> tuple[str, .
     return tuple(dict.fromkeys(names))
 
 
-def _device(host: Host, name: str) -> RdmaDevice:
+def _verbs(host: Host) -> dict[str, str] | Missing:
+    """Return RDMA device -> its file under /dev/infiniband (drivers/infiniband/core/uverbs_main.c, `ibdev`)."""
+    names = list_or_missing(host, VERBS_CLASS)
+    if isinstance(names, Missing):
+        return names
+    out: dict[str, str] = {}
+    for name in host.at_most([n for n in names if n.startswith("uverbs")], MAX_DEVICES, f"names in {VERBS_CLASS}"):
+        device = text_or_missing(host, f"{VERBS_CLASS}/{name}/ibdev")
+        if isinstance(device, str):
+            out[device] = name
+    return out
+
+
+def _device(host: Host, name: str, verbs: dict[str, str] | Missing) -> RdmaDevice:
     path = f"{CLASS}/{name}"
     folder = Folder(host, path)
     address = device_address(host, path)
     numbers = list_or_missing(host, f"{path}/ports")
-    ports = tuple(_port(host, f"{path}/ports/{n}", n) for n in _numbers(numbers if known(numbers) else []))
+    numbered = host.at_most(_numbers(numbers if known(numbers) else []), MAX_PORTS, f"ports of {name}")
+    hca_type = _or_absent(folder.text("hca_type"))
+    silent = _may_manage_switches(host, path, hca_type)
+    ports = tuple(_port(host, f"{path}/ports/{n}", n, silent) for n in numbered)
     physfn = folder.link("device/physfn") if known(address) else ABSENT
     return RdmaDevice(
         source=path,
@@ -212,9 +245,10 @@ def _device(host: Host, name: str) -> RdmaDevice:
         netdevs=_netdevs(host, path, ports),
         firmware=_or_absent(folder.text("fw_ver")),
         board_id=_or_absent(folder.text("board_id")),
-        hca_type=_or_absent(folder.text("hca_type")),
+        hca_type=hca_type,
         hw_rev=_or_absent(folder.text("hw_rev")),
         node_type=folder.value("node_type", parse_state),
+        verbs=verbs if isinstance(verbs, Missing) else verbs.get(name, ABSENT),
         node_guid=folder.value("node_guid", parse_guid),
         sys_image_guid=folder.value("sys_image_guid", parse_guid),
         physfn=(normalize_address(physfn) or unparsable(physfn)) if isinstance(physfn, str) else physfn,
@@ -225,4 +259,8 @@ def _device(host: Host, name: str) -> RdmaDevice:
 def read_rdma(host: Host) -> tuple[RdmaDevice, ...] | Missing:
     """Read all RDMA devices; Missing(absent) where the kernel has no RDMA class (no driver is loaded)."""
     names = list_or_missing(host, CLASS)
-    return names if isinstance(names, Missing) else tuple(_device(host, n) for n in sorted(names, key=natural))
+    if isinstance(names, Missing):
+        return names
+    listed = host.at_most(sorted(names, key=natural_key), MAX_DEVICES, "RDMA devices")
+    verbs = _verbs(host) if listed else ABSENT
+    return tuple(_device(host, n, verbs) for n in listed)

@@ -10,8 +10,12 @@ import msgspec
 
 from topocheck.host.base import Host
 
-PROBE_SET_VERSION = 1
+PROBE_SET_VERSION = 2
 """Raised whenever a probe asks something new, so that a recording can say what it was never asked."""
+
+
+NVML_PER_GPU_S = 2.0
+"""Start of NVML per GPU where nothing holds the GPUs initialised (no persistence mode): 16 GPUs took over 25 s."""
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,17 +26,28 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         function: `module:function` below topocheck.probes, imported when first used.
         group: probes of one group share a child process; groups run at the same time.
         deadline_s: how long it may take before it is given up.
+        per_gpu_s: how much longer for each GPU.
     """
 
     name: str
     function: str
     group: str = "files"
     deadline_s: float = 3.0
+    per_gpu_s: float = 0.0
+
+    def for_gpus(self, number: int) -> Probe:
+        """Return this probe with the deadline that it has on a machine of so many GPUs."""
+        return msgspec.structs.replace(self, deadline_s=self.deadline_s + self.per_gpu_s * number)
+
+    @property
+    def path(self) -> str:
+        """Where its function is, as `module:function`."""
+        return f"topocheck.probes.{self.function}"
 
     def load(self) -> Callable[[Host], Any]:
         """Return the probe's function."""
-        module, _, function = self.function.partition(":")
-        found: Callable[[Host], Any] = getattr(importlib.import_module(f"topocheck.probes.{module}"), function)
+        module, _, function = self.path.partition(":")
+        found: Callable[[Host], Any] = getattr(importlib.import_module(module), function)
         return found
 
     def read(self, host: Host) -> Any:
@@ -41,7 +56,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PROBES = (
-    Probe(name="pci", function="pci:read", deadline_s=5.0),
+    Probe(name="pci", function="pci.sysfs:read", deadline_s=5.0),
     Probe(name="numa", function="numa:read"),
     Probe(name="system", function="system:read"),
     # Apart from the other files: loading psutil takes as long as all of them.
@@ -49,10 +64,12 @@ PROBES = (
     Probe(name="limits", function="limits:read"),
     Probe(name="settings", function="settings:read"),
     Probe(name="software", function="software:read"),
-    Probe(name="nvml", function="nvml:read", group="nvml", deadline_s=10.0),
-    Probe(name="cuda", function="cuda:read", group="cuda", deadline_s=10.0),
+    Probe(name="nvml", function="nvml:read", group="nvml", deadline_s=10.0, per_gpu_s=NVML_PER_GPU_S),
+    Probe(name="cuda", function="cuda:read", group="cuda", deadline_s=10.0, per_gpu_s=NVML_PER_GPU_S),
     Probe(name="services", function="system:read_services", group="commands", deadline_s=4.0),
     Probe(name="programs", function="software:read_commands", group="commands", deadline_s=4.0),
 )
-OPTIONAL_PROBES = (Probe(name="smi_topo", function="smi_topo:read", group="commands", deadline_s=20.0),)
+OPTIONAL_PROBES = (
+    Probe(name="smi_topo", function="smi.topo:read", group="commands", deadline_s=20.0, per_gpu_s=NVML_PER_GPU_S),
+)
 PROBE_NAMES = tuple(p.name for p in (*PROBES, *OPTIONAL_PROBES))

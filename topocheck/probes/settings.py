@@ -23,8 +23,8 @@ MAX_TOPO_BYTES = 1 << 20
 
 _NUMBERED = re.compile(r"(\d{1,9})\t(.*)", re.DOTALL | re.ASCII)
 _NAME = re.compile(r"\s*(NCCL_[A-Za-z0-9_]+)\s*")
-# Allowed to be looked at (host/filters.py) for other reasons than NCCL.
-_NO_NEIGHBOURS = frozenset({"LANG", "LC_ALL", "NO_COLOR", "container", "KUBERNETES_SERVICE_HOST"})
+# Allowed to be looked at (host/live/filters.py) for other reasons than NCCL.
+_NOT_RELATED = frozenset({"LANG", "LC_ALL", "NO_COLOR", "container", "KUBERNETES_SERVICE_HOST"})
 
 
 def parse_conf(path: str, numbered: list[str]) -> tuple[list[Setting], list[str]]:
@@ -77,15 +77,18 @@ def _user_conf(host: Host, environment: dict[str, str]) -> str | None:
     return f"{home.rstrip('/')}/.nccl.conf" if home else None
 
 
-def _read_conf(host: Host, path: str) -> tuple[list[Setting], str]:
-    """Return the settings of a file and its status."""
+_RELATIVE = Missing(Reason.NOT_VISIBLE_HERE, "not absolute: NCCL looks in the working folder of the job")
+
+
+def _read_conf(host: Host, path: str) -> tuple[list[Setting], tuple[str, ...] | Missing]:
+    """Return the settings of a file, and what NCCL misreads in it or why it was not read."""
     if not path.startswith("/"):
-        return [], "not read: NCCL looks for it in the working folder of the job, since the path is not absolute"
+        return [], _RELATIVE
     try:
         settings, notes = parse_conf(path, host.conf_lines(path))
     except HostError as e:
-        return [], e.reason.value if e.reason in (Reason.ABSENT, Reason.DENIED) else f"not read: {e}"
-    return settings, "; ".join(["read", *notes[:8]])
+        return [], e.missing()
+    return settings, tuple(notes[:8])
 
 
 def _read_topo(host: Host, settings: tuple[Setting, ...]) -> tuple[str, str | Missing]:
@@ -95,16 +98,46 @@ def _read_topo(host: Host, settings: tuple[Setting, ...]) -> tuple[str, str | Mi
     if set_ is None and any(s.name == "NCCL_TOPO_FILE" and s.value == "" for s in settings):
         # NCCL tries to open the empty name, in vain, and does not look at the default file either.
         return "", ABSENT
+    text = _text_of(host, path)
+    absent_default = set_ is None and isinstance(text, Missing) and text.reason is Reason.ABSENT
+    return ("" if absent_default else path), text
+
+
+def _text_of(host: Host, path: str) -> str | Missing:
     if not path.startswith("/"):
-        return path, Missing(Reason.NOT_VISIBLE_HERE, "not absolute: NCCL looks in the working folder of the job")
+        return _RELATIVE
     try:
         data = host.read_bytes(path, MAX_TOPO_BYTES)
     except HostError as e:
-        absent_default = set_ is None and e.reason is Reason.ABSENT
-        return ("" if absent_default else path), e.missing()
+        return e.missing()
     if len(data) >= MAX_TOPO_BYTES:
-        return path, Missing(Reason.UNSUPPORTED, f"larger than {MAX_TOPO_BYTES >> 20} MiB: not kept")
-    return path, data.decode("utf-8", "replace")
+        return Missing(Reason.UNSUPPORTED, f"larger than {MAX_TOPO_BYTES >> 20} MiB: not kept")
+    return data.decode("utf-8", "replace")
+
+
+def parse_graph(text: str) -> tuple[int, ...]:
+    """Return the device numbers of the GPUs in a graph file that have no rank beside them, in ascending order.
+
+    NCCL looks each up among the GPUs of the communicator (src/graph/search.cc, ncclTopoGetChannelFromXml).
+    """
+    found = set()
+    for attributes in re.findall(r"<gpu\s([^<>]{1,500})>", text):
+        dev = re.search(r"\bdev=[\"']\s*([0-9]{1,6})[\"']", attributes)
+        if dev is not None and not re.search(r"\brank=", attributes):
+            found.add(int(dev[1]))
+    return tuple(sorted(found))
+
+
+def _read_graph(host: Host, settings: tuple[Setting, ...]) -> tuple[int, ...] | Missing:
+    path = next((s.value for s in settings if s.name == "NCCL_GRAPH_FILE" and s.in_force), "")
+    if not path:
+        return Missing(Reason.NOT_VISIBLE_HERE, "NCCL_GRAPH_FILE is not set")
+    if not path.startswith("/"):
+        return _RELATIVE
+    try:
+        return parse_graph(host.read_bytes(path, MAX_TOPO_BYTES).decode("utf-8", "replace"))
+    except HostError as e:
+        return e.missing()
 
 
 def read(host: Host) -> SettingFacts:
@@ -120,21 +153,22 @@ def read(host: Host) -> SettingFacts:
         raw["environment"] = f"!{e}"
     variables = [Setting(name=k, value=v, source="environment") for k, v in sorted(environment.items())]
     settings = [s for s in variables if s.name.startswith("NCCL_")]
-    conf_files: dict[str, str] = {}
+    conf_files: dict[str, tuple[str, ...] | Missing] = {}
     for path in dict.fromkeys(p for p in (_user_conf(host, environment), SYSTEM_CONF) if p):
         found, conf_files[path] = _read_conf(host, path)
         settings += found
     for s in settings:
         raw[f"environment {s.name}" if s.source == "environment" else s.source] = f"{s.name}={s.value}"
-    neighbours = tuple(s for s in variables if not s.name.startswith("NCCL_") and s.name not in _NO_NEIGHBOURS)
+    related = tuple(s for s in variables if not s.name.startswith("NCCL_") and s.name not in _NOT_RELATED)
     # Last: the file may lie where a read hangs, and what was asked before is then kept.
     judged = in_force(settings)
     topo_path, topo = _read_topo(host, judged)
     return SettingFacts(
         raw=raw,
         nccl=judged,
-        neighbours=neighbours,
+        related=related,
         conf_files=conf_files,
         topo_file=topo,
         topo_file_path=topo_path,
+        graph_file_devices=_read_graph(host, judged),
     )

@@ -15,6 +15,7 @@ import msgspec
 from topocheck.host.base import Host, HostError
 from topocheck.model.base import ABSENT, UNSUPPORTED, Missing, Reason, unparsable
 from topocheck.model.system import SoftwareFacts
+from topocheck.probes import net_plugins
 
 # Distribution (PEP 503 name, with _ for -) -> name in `versions`.
 DISTRIBUTIONS = {
@@ -42,12 +43,13 @@ NCCL_LINKS = (
 )
 SLURM_CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
 
-_METADATA = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*?)-(\d[^-/]*)(?:-py[\d.]+)?\.(?:dist-info|egg-info)")
-_NUMBER = re.compile(r"\d+(?:\.\d+)+[\w.+\-]*")
+_METADATA = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*?)-([0-9][^-/]*)(?:-py[0-9.]+)?\.(?:dist-info|egg-info)")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)+[\w.+\-]*")
 _OPEN_MPI = re.compile(r"\((?:Open MPI|OpenRTE)\)\s+(\S+)")
-_INTEL_MPI = re.compile(r"Intel\(R\) MPI Library.*?Version\s+(\S+)(?:\s+Update\s+(\d+))?", re.DOTALL)
+_INTEL_MPI = re.compile(r"Intel\(R\) MPI Library.*?Version\s+(\S+)(?:\s+Update\s+([0-9]+))?", re.DOTALL)
 _HYDRA = re.compile(r"HYDRA build details:.*?Version:\s+(\S+)", re.DOTALL | re.IGNORECASE)
 _TIMEOUT_S = 2
+_MAX_FOLDERS = 32
 
 
 def parse_distributions(names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -63,17 +65,17 @@ def parse_distributions(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def parse_nccl_file(name: str) -> str | Missing:
     """Return the version in the name of a library file: `libnccl.so.2.21.5` -> `2.21.5`."""
-    m = re.search(r"libnccl\.so\.(\d+\.\d+\.\d+)$", name)
+    m = re.search(r"libnccl\.so\.([0-9]+\.[0-9]+\.[0-9]+)$", name)
     return m[1] if m else unparsable(name)
 
 
 def parse_cuda_toolkit(text: str) -> str | Missing:
     """Return the toolkit's version from its version.json, or from the version.txt of 11.0 and older."""
-    if m := re.fullmatch(r"\s*CUDA Version (\d[\w.]*)\s*", text):
+    if m := re.fullmatch(r"\s*CUDA Version ([0-9][\w.]*)\s*", text):
         return m[1]
     try:
         return msgspec.json.decode(text, type=dict[str, dict[str, str]])["cuda"]["version"]
-    except (msgspec.DecodeError, KeyError, UnicodeError):
+    except (msgspec.DecodeError, KeyError, UnicodeError, RecursionError):
         return unparsable(text)
 
 
@@ -132,7 +134,7 @@ def _python_packages(host: Host, out: _Versions) -> None:
         for p in map(str, process.get("sys_path") or ())
         if p.startswith("/") and p.rstrip("/").endswith(("/site-packages", "/dist-packages"))
     ]
-    for folder in dict.fromkeys(folders):
+    for folder in host.at_most(list(dict.fromkeys(folders)), _MAX_FOLDERS, "folders of Python packages"):
         try:
             found = parse_distributions(host.listdir(folder))
         except HostError:
@@ -193,7 +195,17 @@ def read(host: Host) -> SoftwareFacts:
     _first_file(host, out, "driver", ("/sys/module/nvidia/version",))
     # Only drivers of NVIDIA's own network package state a version; the kernel's own mlx5_core has none since 5.11.
     _first_file(host, out, "mlx5_core", ("/sys/module/mlx5_core/version",))
-    return SoftwareFacts(raw=out.raw, versions=out.versions)
+    plugins, elsewhere = net_plugins.read(host, _asked_plugin(host))
+    out.raw["network plugins"] = str(plugins) if isinstance(plugins, Missing) else " ".join(plugins) or "none"
+    return SoftwareFacts(raw=out.raw, versions=out.versions, network_plugins=plugins, plugins_elsewhere=elsewhere)
+
+
+def _asked_plugin(host: Host) -> str:
+    """Return NCCL_NET_PLUGIN of the environment; the files of NCCL seldom set it, and the default is tried too."""
+    try:
+        return host.environ().get("NCCL_NET_PLUGIN", "")
+    except HostError:
+        return ""
 
 
 def _ask(host: Host, out: _Versions, name: str, *commands: Sequence[str]) -> None:

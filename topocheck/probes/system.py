@@ -6,29 +6,43 @@ from typing import Any
 
 from topocheck.host.base import Host, HostError
 from topocheck.knowledge import hypervisors
-from topocheck.model.base import ABSENT, Missing, Reason, small_number, unparsable, value_or
+from topocheck.model.base import ABSENT, Missing, Reason, is_lost, small_number, unparsable, value_or
 from topocheck.model.system import SystemFacts
 from topocheck.probes import cgroup, cpuinfo, nvidia_procfs, platform
-from topocheck.probes.ask import Folder, list_or_missing, parse_int, text_or_missing
-from topocheck.probes.modules import kernel_config, read_modules
+from topocheck.probes.device_files import read_device_files
+from topocheck.probes.kernel_log import read_kernel_log
+from topocheck.probes.modules import kernel_config, peer_memory_symbol, read_modules
 from topocheck.probes.numa import parse_status
+from topocheck.probes.nvml_library import read_libraries
+from topocheck.probes.sysfs_reader import Folder, list_or_missing, parse_int, text_or_missing
 
 SERVICES = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-persistenced")
 _MAX_GROUP_TYPES = 64
+_MAX_DROP_INS = 64
 _MARKER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
-_LOGIND = ("/usr/lib/systemd/logind.conf.d", "/run/systemd/logind.conf.d", "/etc/systemd/logind.conf.d")
+LOGIND = ("/usr/lib/systemd/logind.conf.d", "/run/systemd/logind.conf.d", "/etc/systemd/logind.conf.d")
+
+
+def _exists(host: Host, path: str) -> bool | Missing:
+    try:
+        host.stat(path)
+    except HostError as e:
+        return False if e.reason is Reason.ABSENT else e.missing()
+    return True
 
 
 def read(host: Host) -> SystemFacts:
     """Return what the kernel and the firmware say of the machine as a whole."""
     raw: dict[str, str] = {}
     sysctl = Folder(host, "/proc/sys", raw)
-    info = cpuinfo.parse_cpuinfo(value_or(text_or_missing(host, "/proc/cpuinfo", cpuinfo.CPUINFO_BYTES), ""))
+    processor = text_or_missing(host, "/proc/cpuinfo", cpuinfo.CPUINFO_BYTES)
+    info = cpuinfo.parse_cpuinfo(value_or(processor, ""))
     release = _release(host, sysctl)
     driver = nvidia_procfs.read_driver(host, raw)
     modules, loaded = read_modules(host, raw)
     imex = list_or_missing(host, "/dev/nvidia-caps-imex-channels")
     peers = list_or_missing(host, "/sys/kernel/mm/memory_peers")
+    with_driver = "nvidia" in modules or isinstance(driver["nvidia_module_version"], str)
     return SystemFacts(
         source="",
         raw=raw,
@@ -43,11 +57,16 @@ def read(host: Host) -> SystemFacts:
         loaded_modules=loaded,
         kernel_config=kernel_config(host, release),
         memory_peers=peers if isinstance(peers, Missing) else tuple(peers),
+        peer_memory_symbol=peer_memory_symbol(host, release, raw) if with_driver and "ib_core" in modules else ABSENT,
+        nvidia_files=read_device_files(host, raw),
+        nvml_libraries=read_libraries(host, raw),
+        kernel_log=read_kernel_log(host),
+        kubelet=_exists(host, "/var/lib/kubelet"),
         imex_channels=imex if isinstance(imex, Missing) else tuple(n for n in imex if n.startswith("channel")),
         nvswitch_devices=nvidia_procfs.nvswitch_devices(host),
         fabric_manager=_service_by_cgroup(host, SERVICES[0], raw),
         remove_ipc=_remove_ipc(host, raw),
-        **_cpu(info),
+        **_cpu(info, processor if isinstance(processor, Missing) else ABSENT),
         **_memory(host),
         **_platform(host, info, raw),
         **_iommu(host, raw),
@@ -100,14 +119,16 @@ def _switch(text: str) -> bool | Missing:
 
 
 def _os_name(host: Host) -> str | Missing:
+    untold = ABSENT
     for path in ("/etc/os-release", "/usr/lib/os-release"):
         try:
             lines = host.read_lines(path, "PRETTY_NAME=")
-        except HostError:
+        except HostError as e:
+            untold = e.missing() if is_lost(e.missing()) else untold
             continue
         if lines:
             return lines[-1].partition("=")[2].strip().strip("\"'")
-    return ABSENT
+    return untold
 
 
 def _release(host: Host, sysctl: Folder) -> str | Missing:
@@ -138,14 +159,14 @@ def _kernel_options(host: Host) -> tuple[str, ...] | Missing:
         return e.missing()
 
 
-def _cpu(info: dict[str, str]) -> dict[str, Any]:
+def _cpu(info: dict[str, str], untold: Missing) -> dict[str, Any]:
     values = {
         "cpu_vendor": cpuinfo.cpu_vendor(info),
         "cpu_model_name": cpuinfo.cpu_name(info),
         "cpu_family": cpuinfo.cpu_family(info),
         "cpu_model": cpuinfo.cpu_model(info),
     }
-    return {k: ABSENT if v is None else v for k, v in values.items()}
+    return {k: untold if v is None else v for k, v in values.items()}
 
 
 def _memory(host: Host) -> dict[str, Any]:
@@ -165,6 +186,20 @@ def _platform(host: Host, info: dict[str, str], raw: dict[str, str]) -> dict[str
     dmi = Folder(host, "/sys/class/dmi/id", raw)
     vendor, product = dmi.text("sys_vendor"), dmi.text("product_name")
     flags = cpuinfo.flags(info)
+    guest = platform.hypervisor(
+        flags=flags,
+        is_x86="flags" in info,
+        dmi_vendor=vendor,
+        dmi_product=product,
+        hypervisor_type=_hypervisor_type(host),
+        device_tree=_device_tree(host),
+        version=value_or(text_or_missing(host, "/proc/version"), ""),
+        table=hypervisors.table(),
+    )
+    if isinstance(guest, Missing) and "flags" not in info:
+        # The flag of an x86 CPU settles it; without that, whatever else did not answer might have named one.
+        others = (text_or_missing(host, "/proc/cpuinfo", cpuinfo.CPUINFO_BYTES), vendor, product, _device_tree(host))
+        guest = next((x for x in others if isinstance(x, Missing) and is_lost(x)), guest)
     if "flags" in info:
         raw["/proc/cpuinfo flags"] = "hypervisor" if "hypervisor" in flags else "no hypervisor"
     groups = cgroup.read_groups(host)
@@ -172,16 +207,7 @@ def _platform(host: Host, info: dict[str, str], raw: dict[str, str]) -> dict[str
     return {
         "dmi_vendor": vendor,
         "dmi_product": product,
-        "hypervisor": platform.hypervisor(
-            flags=flags,
-            is_x86="flags" in info,
-            dmi_vendor=vendor,
-            dmi_product=product,
-            hypervisor_type=_hypervisor_type(host),
-            device_tree=_device_tree(host),
-            version=version,
-            table=hypervisors.table(),
-        ),
+        "hypervisor": guest,
         "container": platform.container(
             files=[f for f in _MARKER_FILES if _is_there(host, f)],
             variables=_environ(host),
@@ -247,7 +273,7 @@ def _iommu(host: Host, raw: dict[str, str]) -> dict[str, Any]:
 
 
 def _service_by_cgroup(host: Host, service: str, raw: dict[str, str]) -> str | Missing:
-    """Return `active` where a unit's control group holds processes; nothing else can be told without systemctl.
+    """Return `active` where a unit's control group holds processes; nothing else can be determined without systemctl.
 
     Version 2 groups have `cgroup.events` with `populated 1`, version 1 lists pids; `systemd/` is systemd's own
     hierarchy of version 1.
@@ -264,7 +290,10 @@ def _service_by_cgroup(host: Host, service: str, raw: dict[str, str]) -> str | M
         if isinstance(pids, str):
             raw[path] = f"{len(pids.split())} processes"
             return "active" if pids.strip() else "inactive"
-    if isinstance(list_or_missing(host, f"{cgroup.MOUNT}/system.slice"), Missing):
+    listed = list_or_missing(host, f"{cgroup.MOUNT}/system.slice")
+    if isinstance(listed, Missing):
+        if listed.reason is Reason.NOT_RECORDED:
+            return listed
         return Missing(Reason.NOT_VISIBLE_HERE, "control groups of services are not to be seen from here")
     return Missing(Reason.ABSENT, "does not run as a service of this system (it may run in a container)")
 
@@ -272,10 +301,11 @@ def _service_by_cgroup(host: Host, service: str, raw: dict[str, str]) -> str | M
 def _remove_ipc(host: Host, raw: dict[str, str]) -> str | Missing:
     """Return logind's RemoveIPC as set last (logind.conf(5): drop-ins after the file, by name, /etc over /run)."""
     drop_ins: dict[str, str] = {}
-    for folder in _LOGIND:
+    for folder in LOGIND:
         names = list_or_missing(host, folder)
         if isinstance(names, list):
-            drop_ins |= {n: f"{folder}/{n}" for n in names[:64] if n.endswith(".conf")}
+            listed = host.at_most(names, _MAX_DROP_INS, f"names in {folder}")
+            drop_ins |= {n: f"{folder}/{n}" for n in listed if n.endswith(".conf")}
     value: str | Missing = Missing(Reason.ABSENT, "not set; most distributions build logind with yes")
     for path in ("/etc/systemd/logind.conf", *(drop_ins[n] for n in sorted(drop_ins))):
         try:

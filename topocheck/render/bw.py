@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from topocheck.model.base import State
-from topocheck.model.measurement import unsteady
+from topocheck.model.measurement import near_and_pinned, unsteady
 from topocheck.model.units import size_text
 from topocheck.render.bw_curves import UNSTEADY_TEXT, collectives, fit_lines, sweeps
-from topocheck.render.page import Page, Span, Style, clean
+from topocheck.render.page import Page, Span, Style
 from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
 
 if TYPE_CHECKING:
@@ -19,14 +21,20 @@ if TYPE_CHECKING:
 def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> str:
     """Return the report of `topocheck bw` as text."""
     page = Page(style)
+    paint(report, page, verbose=verbose)
+    return page.render()
+
+
+def paint(report: BandwidthReport, page: Page, *, verbose: bool = False) -> None:
+    """Add what was measured to a page."""
     by_id = {a.measurement: a for a in report.assessments}
     run = report.run
     page.heading("Measured")
     facts = {**run.machine, **run.software}
     if facts:
-        page.text(clean(", ".join(f"{k} {v}" for k, v in facts.items() if k != "nccl_settings")), style="dim")
+        page.text(", ".join(f"{k} {v}" for k, v in facts.items() if k != "nccl_settings"), style="dim")
     if "nccl_settings" in run.machine:
-        page.text(clean(f"NCCL settings: {run.machine['nccl_settings']}"), style="dim")
+        page.text(f"NCCL settings: {run.machine['nccl_settings']}", style="dim")
     page.text(
         f"{plural(len(run.measurements), 'row')} in {run.wall_s:.1f} s; GB/s are 10^9 bytes per second", style="dim"
     )
@@ -34,6 +42,7 @@ def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> 
         page.text(_state_text(d, report), style="dim")
     if run.interrupted:
         page.text("Interrupted: what was measured until then is below.", style="yellow")
+    _result(page, report, by_id)
     _host(page, run.measurements, by_id)
     _matrices(page, run.measurements, by_id)
     _others(page, run.measurements)
@@ -41,12 +50,67 @@ def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> 
     collectives(page, run.measurements)
     if any(unsteady(m) for m in run.measurements):
         page.text(UNSTEADY_TEXT, style="dim")
-    for fit in report.fits:
+    for fit in report.fits if verbose else ():
         fit_lines(page, fit)
     for line in report.advice:
-        page.text(clean(line), hang=2)
+        page.text(line, hang=2)
     _verdicts(page, report, verbose=verbose)
-    return page.render()
+
+
+_RESULTS = (("p2p", "GPU to GPU"), ("h2d", "host to GPU"), ("d2h", "GPU to host"))
+
+
+def _result(page: Page, report: BandwidthReport, by_id: dict[str, Assessment]) -> None:
+    """Add the answer: slowest and fastest copies against theory, peaks of collectives, whether data was right."""
+    rows = report.run.measurements
+    lines: list[tuple[str, str]] = []
+    for kind, name in _RESULTS:
+        largest: dict[tuple[str, str, str], Measurement] = {}
+        for m in rows:
+            if m.kind == kind and m.unit == "GB/s" and near_and_pinned(m) and m.peer_access is not False:
+                key = (m.from_, m.to, m.engine)
+                largest[key] = max(largest.get(key, m), m, key=lambda x: x.size_bytes)
+        found = sorted(largest.values(), key=lambda m: m.median)
+        if found:
+            worst, best = found[0], found[-1]
+            spans = [f"slowest {_rated(worst, by_id)}", f"fastest {_rated(best, by_id)}"]
+            lines.append((name, "; ".join(spans) if len(found) > 1 else _rated(best, by_id)))
+    for (collective, backend, ranks), found in _collectives(rows).items():
+        peak = max(found, key=lambda m: m.busbw_gb_s or 0.0)
+        a = by_id.get(peak.id)
+        limit = f" of {a.theoretical_gb_s:.1f}" if a is not None and a.theoretical_gb_s is not None else ""
+        text = f"{peak.busbw_gb_s or 0.0:.1f}{limit} GB/s busbw at {size_text(peak.size_bytes)}"
+        lines.append((collective, f"peak {text}, {backend}, {plural(ranks, 'rank')}"))
+    checked = [m for m in rows if m.verified is not None]
+    if checked:
+        wrong = sum(m.verified is False for m in checked)
+        right = f"all {len(checked)} rows that can be compared are right"
+        lines.append(("data", right if not wrong else f"WRONG in {wrong} of {plural(len(checked), 'row')}"))
+    if not lines:
+        return
+    page.heading("Result")
+    for name, value in lines:
+        page.pair(name, value)
+
+
+def _rated(m: Measurement, by_id: dict[str, Assessment]) -> str:
+    """Return a rate with its share of the theory and its ends."""
+    a = by_id.get(m.id)
+    share = ""
+    if a is not None and a.theoretical_gb_s is not None and a.percent_of_theoretical is not None:
+        share = f" ({a.percent_of_theoretical:.0f} % of {a.theoretical_gb_s:.1f})"
+    ends = f"{m.from_label or m.from_} to {m.to_label or m.to}" if m.kind == "p2p" else m.to_label or m.from_label
+    if m.kind == "d2h":
+        ends = m.from_label or m.from_
+    return f"{m.median:.1f}{'*' if unsteady(m) else ''} GB/s{share}, {ends}"
+
+
+def _collectives(rows: Sequence[Measurement]) -> dict[tuple[str, str, int], list[Measurement]]:
+    out: dict[tuple[str, str, int], list[Measurement]] = {}
+    for m in rows:
+        if m.kind == "collective":
+            out.setdefault((str(m.collective), str(m.backend), m.ranks or 0), []).append(m)
+    return out
 
 
 def _state_text(d: DeviceState, report: BandwidthReport) -> str:
@@ -65,8 +129,8 @@ def _state_text(d: DeviceState, report: BandwidthReport) -> str:
         words.append(f"{d.replays} PCIe replays")
     words += d.event_reasons
     if len(words) == 1:
-        words.append("NVML said nothing" if not d.samples else "nothing of note")
-    return clean(", ".join(words) + f" ({d.samples} looks during the run)")
+        words.append("no answer from NVML" if not d.samples else "nothing of note")
+    return ", ".join(words) + f" (sampled {d.samples} times)"
 
 
 def _cell(m: Measurement | None, by_id: dict[str, Assessment]) -> Span:
@@ -89,8 +153,8 @@ def _host(page: Page, rows: Iterable[Measurement], by_id: dict[str, Assessment])
     for m in rows:
         if m.kind in ("h2d", "d2h", "host_both"):
             gpu = m.to_label if m.from_ == "host" else m.from_label
-            suffix = m.id.rpartition(":")[2]
-            how = m.engine + (", pageable" if suffix == "pageable" else f", {suffix}" if "node" in suffix else "")
+            far = "" if m.far_node is None else f", NUMA node {m.far_node}"
+            how = m.engine + (", pageable" if m.pageable else far)
             found.setdefault((gpu, how, m.size_bytes), {})[m.kind] = m
     found = {k: c for k, c in found.items() if len(c) > 1 or k[2] == max(x[2] for x in found if x[:2] == k[:2])}
     if not found:
@@ -104,10 +168,28 @@ def _host(page: Page, rows: Iterable[Measurement], by_id: dict[str, Assessment])
         ],
     )
     for place in dict.fromkeys(m.placement for c in found.values() for m in c.values() if m.placement):
-        page.text(f"host pages: {clean(place)}", style="dim")
+        page.text(f"host pages: {place}", style="dim")
 
 
-def _matrices(page: Page, rows: tuple[Measurement, ...], by_id: dict[str, Assessment]) -> None:
+class PairMatrix(msgspec.Struct, frozen=True):
+    """The rates of all pairs of GPUs that were measured in one way, by the labels of both."""
+
+    title: str
+    cells: dict[tuple[str, str], Measurement]
+
+    @property
+    def sources(self) -> list[str]:
+        """The rows."""
+        return list(dict.fromkeys(a for a, _ in self.cells))
+
+    @property
+    def targets(self) -> list[str]:
+        """The columns."""
+        return list(dict.fromkeys([*self.sources, *(b for _, b in self.cells)]))
+
+
+def pair_matrices(rows: Sequence[Measurement]) -> Iterator[PairMatrix]:
+    """Yield the matrices of pairs, each at the size that most pairs were measured at."""
     wanted: list[tuple[str, Callable[[Measurement], bool]]] = [
         ("push (the source copies)", lambda m: m.kind == "p2p" and m.issuer == "source" and m.peer_access is not False),
         ("pull (the destination copies)", lambda m: m.kind == "p2p" and m.issuer == "destination"),
@@ -121,7 +203,17 @@ def _matrices(page: Page, rows: tuple[Measurement, ...], by_id: dict[str, Assess
             sizes = [m.size_bytes for m in chosen]
             size = max(sizes, default=0, key=lambda s: (sizes.count(s), s))
             if size:
-                _matrix(page, f"GPU to GPU, {title}, {size_text(size)}, {engine}, GB/s", chosen, size, by_id)
+                cells = {(m.from_label, m.to_label): m for m in chosen if m.size_bytes == size}
+                yield PairMatrix(f"GPU to GPU, {title}, {size_text(size)}, {engine}, GB/s", cells)
+
+
+def _matrices(page: Page, rows: tuple[Measurement, ...], by_id: dict[str, Assessment]) -> None:
+    for m in pair_matrices(rows):
+        page.heading(m.title)
+        lines: list[tuple[Span | str, ...]] = [
+            (a, *(_cell(m.cells.get((a, b)), by_id) for b in m.targets)) for a in m.sources
+        ]
+        page.table(("from \\ to", *m.targets), lines)
     gains = _gains(rows)
     if gains:
         page.text(f"gain of peer access: {gains}")
@@ -142,14 +234,6 @@ def _matrices(page: Page, rows: tuple[Measurement, ...], by_id: dict[str, Assess
                 for m in latency
             ],
         )
-
-
-def _matrix(page: Page, title: str, rows: list[Measurement], size: int, by_id: dict[str, Assessment]) -> None:
-    cells = {(m.from_label, m.to_label): m for m in rows if m.size_bytes == size}
-    sources = list(dict.fromkeys(a for a, _ in cells))
-    targets = list(dict.fromkeys([*sources, *(b for _, b in cells)]))
-    page.heading(title)
-    page.table(("from \\ to", *targets), [(a, *(_cell(cells.get((a, b)), by_id) for b in targets)) for a in sources])
 
 
 def _gains(rows: Iterable[Measurement]) -> str:
@@ -200,40 +284,40 @@ def _verdicts(page: Page, report: BandwidthReport, *, verbose: bool) -> None:
         names = {m.id: f"{m.kind} {m.from_label} {m.to_label}".strip() for m in report.run.measurements}
         rated = [a for a in report.assessments if a.theoretical_gb_s is not None]
         if rated:
-            page.heading("Beside what the road can carry")
+            page.heading("Measured vs. theoretical")
         for a in rated:
-            page.text(clean(f"{names.get(a.measurement, a.measurement)}: {a.text}"), hang=4)
+            page.text(f"{names.get(a.measurement, a.measurement)}: {a.text}", hang=4)
     if worst:
         page.heading("Findings")
     for f in worst:
-        page.text(f"{STATE_MARKS[f.state]} {f.id}: {clean(f.title)}", style=STATE_STYLES[f.state], hang=4)
+        page.text(f"{STATE_MARKS[f.state]} {f.id}: {f.title}", style=STATE_STYLES[f.state], hang=4)
         if f.fix:
-            page.text(f"fix: {clean(f.fix)}", indent=6, hang=2)
+            page.text(f"fix: {f.fix}", indent=6, hang=2)
     if notes:
         page.heading("Notes")
         for f in notes:
-            page.text(clean(f.title), hang=2, style="dim")
+            page.text(f.title, hang=2, style="dim")
     if not report.run.measurements:
         return
     page.blank()
     if report.baseline is not None:
         page.text(_baseline_text(report.baseline), indent=0)
     if not worst and any(a.state is State.OK for a in report.assessments):
-        page.text("Nothing that could be judged is below what it should be.", indent=0)
+        page.text("All results within expectation.", indent=0)
     elif not worst and report.baseline is None:
-        page.text("Nothing here has a theory or a baseline to be judged by.", indent=0)
+        page.text("No theoretical limit or baseline for these results.", indent=0)
 
 
 def _baseline_text(b: BaselineComparison) -> str:
     """Return how many rows were compared and what came of it: also of those that could not be judged."""
-    compared = b.kept + b.slower + b.not_judged
-    words = [f"{b.kept} no more than {100 * b.tolerance:.3g} % slower"]
+    compared = b.within_tolerance + b.slower + b.not_judged
+    words = [f"{b.within_tolerance} no more than {100 * b.tolerance:.3g} % slower"]
     words += [f"{b.slower} slower"] if b.slower else []
     words += [f"{b.not_judged} not judged"] if b.not_judged else []
-    text = f"Beside the baseline of {clean(b.taken_at)}: {plural(compared, 'row')} compared"
+    text = f"Compared with the baseline of {b.taken_at}: {plural(compared, 'row')} compared"
     text += f": {', '.join(words)}." if compared else "."
     if b.new:
-        text += f" {plural(b.new, 'row')} of this run it does not hold."
+        text += f" {plural(b.new, 'row')} of this run not in it."
     if b.absent:
-        text += f" {plural(b.absent, 'row')} of it this run did not measure."
+        text += f" {plural(b.absent, 'row')} of it not measured in this run."
     return text

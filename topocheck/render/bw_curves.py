@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from topocheck.model.measurement import UNSTABLE, unsteady
+from topocheck.model.measurement import UNSTABLE, near_and_pinned, unsteady
 from topocheck.model.units import size_text, time_text
-from topocheck.render.page import Page, Style, clean
+from topocheck.render.page import Page, Style
 
 if TYPE_CHECKING:
     from topocheck.model.measurement import Fit, Measurement
@@ -19,12 +19,11 @@ UNSTEADY_TEXT = f"* disturbed, or its samples spread over more than {100 * UNSTA
 """What the mark behind a value means."""
 
 
-def sweeps(page: Page, rows: Iterable[Measurement]) -> None:
-    """Plot the copies that were measured at three sizes or more."""
+def copy_sweeps(rows: Iterable[Measurement]) -> dict[str, list[Measurement]]:
+    """Return the copies that were measured at three sizes or more: what they are -> rows in the order of sizes."""
     found: dict[str, dict[int, Measurement]] = {}
     for m in rows:
-        plain = ":node" not in m.id and "pageable" not in m.id
-        if m.kind in ("h2d", "d2h", "p2p") and m.unit == "GB/s" and plain:
+        if m.kind in ("h2d", "d2h", "p2p") and m.unit == "GB/s" and near_and_pinned(m):
             how = (
                 "without peer access"
                 if m.peer_access is False
@@ -32,35 +31,47 @@ def sweeps(page: Page, rows: Iterable[Measurement]) -> None:
             )
             name = f"{m.from_label or m.from_} to {m.to_label or m.to} {how}".strip()
             found.setdefault(f"{name}, {m.engine}", {})[m.size_bytes] = m
-    for name, by_size in found.items():
-        if len(by_size) < 3:
-            continue
+    return {k: [m for _, m in sorted(by_size.items())] for k, by_size in found.items() if len(by_size) > 2}
+
+
+def sweeps(page: Page, rows: Iterable[Measurement]) -> None:
+    """Plot the copies that were measured at three sizes or more."""
+    for name, found in copy_sweeps(rows).items():
         page.heading(f"{name}, GB/s by size")
-        top = max(m.median for m in by_size.values()) or 1.0
+        top = max(m.median for m in found) or 1.0
         page.table(
             ("size", "time us", "GB/s", ""),
             [
                 (
-                    size_text(size),
+                    size_text(m.size_bytes),
                     f"{m.time_us or 0:.2f}",
                     f"{m.median:.4g}{'*' if unsteady(m) else ''}",
                     (bar(m.median / top, _bar_width(page.style)), "cyan"),
                 )
-                for size, m in sorted(by_size.items())
+                for m in found
             ],
             right=frozenset({1, 2}),
         )
 
 
-def collectives(page: Page, rows: Iterable[Measurement]) -> None:
-    """Add one table with a plot per sweep of a collective."""
+def collective_sweeps(rows: Iterable[Measurement]) -> dict[str, list[Measurement]]:
+    """Return the sweeps of collectives: what they are -> rows in the order of sizes."""
     groups: dict[tuple[object, ...], list[Measurement]] = {}
     for m in rows:
         if m.kind == "collective":
             groups.setdefault((m.collective, m.backend, m.ranks, m.dtype, m.in_place, m.mode), []).append(m)
+    out = {}
     for (name, backend, ranks, dtype, in_place, mode), found in groups.items():
         placed = "in place" if in_place else "out of place"
-        page.heading(f"{name} over {backend}, {ranks} ranks, {dtype}, {placed}, {str(mode).replace('_', ' ')}")
+        title = f"{name} over {backend}, {ranks} ranks, {dtype}, {placed}, {str(mode).replace('_', ' ')}"
+        out[title] = sorted(found, key=lambda m: m.size_bytes)
+    return out
+
+
+def collectives(page: Page, rows: Iterable[Measurement]) -> None:
+    """Add one table with a plot per sweep of a collective."""
+    for title, found in collective_sweeps(rows).items():
+        page.heading(title)
         top = max((m.busbw_gb_s or 0.0) for m in found) or 1.0
         page.table(
             ("size", "time us", "algbw", "busbw GB/s", "", ""),
@@ -73,7 +84,7 @@ def collectives(page: Page, rows: Iterable[Measurement]) -> None:
                     (bar((m.busbw_gb_s or 0.0) / top, _bar_width(page.style)), "cyan"),
                     ("wrong data", "bold red") if m.verified is False else ("", ""),
                 )
-                for m in sorted(found, key=lambda m: m.size_bytes)
+                for m in found
             ],
             right=frozenset({1, 2, 3}),
         )
@@ -97,10 +108,10 @@ def _from_to(low: float, high: float) -> str:
 def fit_lines(page: Page, fit: Fit) -> None:
     """Add the cost model of one sweep."""
     page.heading(f"Cost model: {fit.subject}")
-    if fit.refused:
-        page.text(f"no fit: {fit.refused}")
+    if fit.not_fitted:
+        page.text(f"no fit: {fit.not_fitted}")
         return
-    for p in ([fit.whole] if fit.whole else []) + (list(fit.pieces) if len(fit.pieces) > 1 else []):
+    for p in ([fit.overall] if fit.overall else []) + (list(fit.segments) if len(fit.segments) > 1 else []):
         page.text(
             f"{size_text(p.from_bytes)} to {size_text(p.to_bytes)}: alpha {time_text(p.alpha_us)} "
             f"({time_text(p.alpha_low_us)} to {time_text(p.alpha_high_us)}), beta {p.beta_gb_s:.4g} GB/s {fit.rate} "
@@ -111,4 +122,4 @@ def fit_lines(page: Page, fit: Fit) -> None:
         reached = ", ".join(f"{k} % from {size_text(v)}" for k, v in fit.empirical_bytes.items())
         page.text(f"of the peak {fit.peak_gb_s or 0:.4g} GB/s: {reached}", hang=2)
     for note in fit.notes:
-        page.text(clean(note), hang=2, style="dim")
+        page.text(note, hang=2, style="dim")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,10 +11,19 @@ from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.measurement import unsteady
 from topocheck.model.units import size_text
 from topocheck.render.bw_curves import UNSTEADY_TEXT
+from topocheck.render.quoting import (
+    csv_text,
+    json_text,
+    markdown_code,
+    markdown_item,
+    markdown_row,
+    markdown_text,
+    one_line,
+)
 
 if TYPE_CHECKING:
+    from topocheck.bandwidth.cases import Plan
     from topocheck.model.measurement import BandwidthReport
-    from topocheck.tests_live.rows import Plan
 
 
 def bw_json(report: BandwidthReport) -> str:
@@ -42,7 +49,7 @@ def bw_json(report: BandwidthReport) -> str:
         "advice": report.advice,
         "findings": report.findings,
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    return json_text(document)
 
 
 COLUMNS = (
@@ -68,22 +75,17 @@ def _records(report: BandwidthReport) -> list[dict[str, object]]:
 
 def bw_csv(report: BandwidthReport) -> str:
     """Return one line per measurement; what does not apply is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for record in _records(report):
-        writer.writerow(["" if record.get(c) is None else record[c] for c in COLUMNS])
-    return text.getvalue()
+    return csv_text(COLUMNS, ([record.get(c) for c in COLUMNS] for record in _records(report)))
 
 
 def bw_markdown(report: BandwidthReport) -> str:
     """Return a page of Markdown: the machine, one table of measurements, the findings."""
     run = report.run
     lines = ["# topocheck bw", ""]
-    lines += [f"- {_safe(k)}: {_safe(v)}" for k, v in {**run.machine, **run.software}.items()]
+    facts = [f"{k}: {v}" for k, v in {**run.machine, **run.software}.items()]
+    lines += [markdown_item(x) for x in (*facts, f"taken {run.taken_at}, {run.wall_s:.1f} s")]
     lines += [
-        f"- taken {run.taken_at}, {run.wall_s:.1f} s",
-        f"- method: {run.method}",
+        f"- method: {markdown_text(run.method)}",
         "",
         "| what | from | to | size | median | min | max | unit | busbw GB/s | share of the hop | state |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | --- |",
@@ -101,18 +103,15 @@ def bw_markdown(report: BandwidthReport) -> str:
             f"{m.median:.5g}{'*' if unsteady(m) else ''}", f"{m.min:.5g}",
             f"{m.max:.5g}", m.unit, busbw, share, state,
         )  # fmt: skip
-        lines.append("| " + " | ".join(_safe(str(c)) for c in cells) + " |")
+        lines.append(markdown_row(cells))
     if any(unsteady(m) for m in run.measurements):
         lines += ["", "\\" + UNSTEADY_TEXT]
     if report.advice:
-        lines += ["", "## Cost model", "", *(f"- {_safe(x)}" for x in report.advice)]
+        lines += ["", "## Cost model", "", *(markdown_item(x) for x in report.advice)]
     if report.findings:
-        lines += ["", "## Findings", "", *(f"- {f.state.value} `{f.id}` {_safe(f.title)}" for f in report.findings)]
+        found = [f"- {f.state.value} {markdown_code(f.id)} {markdown_text(f.title)}" for f in report.findings]
+        lines += ["", "## Findings", "", *found]
     return "\n".join(lines) + "\n"
-
-
-def _safe(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
 def plan_text(plan: Plan) -> str:
@@ -121,7 +120,7 @@ def plan_text(plan: Plan) -> str:
     if plan.copies or plan.collectives:
         lines.append(f"topocheck bw, {plan.budget} run: about {plan.estimate_s:.0f} s in all")
     lines += [f"  not measured: {n.id}: {n.reason}" for n in plan.left_out]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{one_line(line)}\n" for line in lines)
 
 
 def plan_json(plan: Plan) -> str:
@@ -135,4 +134,4 @@ def plan_json(plan: Plan) -> str:
         "collectives": plan.collectives,
         "not_measured": plan.left_out,
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    return json_text(document)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import topocheck
-from topocheck.render.hostlist import compress
-from topocheck.render.page import clean
+from topocheck.model.hostlist import compress_hostlist
+from topocheck.render import quoting
 
 if TYPE_CHECKING:
     from topocheck.placement.blocks import Blocks, Tree
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def _head(what: str, facts: str, source: str) -> list[str]:
-    taken = clean(source).replace("\n", " ")
-    return [f"# {what}, by topocheck {topocheck.__version__}", f"# from {taken}: {facts}"]
+    return _notes((f"{what}, by topocheck {topocheck.__version__}", f"from {source}: {facts}"))
 
 
 def _text(lines: Sequence[str]) -> str:
-    return clean("\n".join(lines)) + "\n"
+    """Return lines as a file. Whatever a machine said stands in them, so none may hold a line break of its own."""
+    return "".join(f"{quoting.one_line(line)}\n" for line in lines)
 
 
 def gres_conf(nodes: Sequence[Gres], source: str) -> str:
@@ -42,15 +42,15 @@ def gres_conf(nodes: Sequence[Gres], source: str) -> str:
         )
         groups.setdefault(lines, []).append(g)
     for lines, alike in groups.items():
-        hosts = compress(g.hostname for g in alike)
+        hosts = compress_hostlist(g.hostname for g in alike)
         counts: dict[str, int] = {}
         for x in alike[0].lines:
             counts[x.type_] = counts.get(x.type_, 0) + 1
         told = ",".join(f"gpu:{t}:{n}" for t, n in counts.items())
         out.append("")
-        out += [f"# {n}" for n in alike[0].notes]
+        out += _notes(alike[0].notes)
         if told:
-            out.append(f"# slurm.conf: GresTypes=gpu and NodeName={hosts} Gres={told}")
+            out += _notes((f"slurm.conf: GresTypes=gpu and NodeName={hosts} Gres={told}",))
         out += [f"NodeName={hosts} {line}" for line in lines]
     return _text(out)
 
@@ -58,50 +58,60 @@ def gres_conf(nodes: Sequence[Gres], source: str) -> str:
 _DOMAIN_FACTS = "NVLink domain (NVML GpuFabricInfo: cluster UUID and clique), host names"
 
 
-def topology_conf(tree: Tree, blocks: Blocks | None, source: str) -> str:
-    """Return topology.conf: a tree, or blocks where `blocks` is given (Slurm 23.11 and newer)."""
+_TREE_FACTS = f"{_DOMAIN_FACTS}, IPv4 networks of RDMA ports"
+FABRIC_FACTS = "links between switches and adapters, host names that adapters announce"
+
+
+def topology_conf(tree: Tree, blocks: Blocks | None, source: str, facts: str = _TREE_FACTS) -> str:
+    """Return topology.conf: a tree, or blocks where `blocks` is given (Slurm 23.11 and newer).
+
+    Args:
+        tree: leaf switches and what is above them.
+        blocks: of NVLink domains.
+        source: what was read.
+        facts: what of it a tree was made from.
+    """
     if blocks is not None:
         out = [*_head("topology.conf for Slurm's topology/block", _DOMAIN_FACTS, source), *_notes(blocks.notes)]
         for b in blocks.blocks:
-            out += [f"# {b.source}", f"BlockName={b.name} Nodes={compress(b.nodes)}"]
+            out += [quoting.comment(b.source), f"BlockName={b.name} Nodes={compress_hostlist(b.nodes)}"]
         return _text([*out, f"BlockSizes={','.join(map(str, blocks.sizes))}"])
-    facts = f"{_DOMAIN_FACTS}, IPv4 networks of RDMA ports"
     out = [*_head("topology.conf for Slurm's topology/tree", facts, source), *_notes(tree.notes)]
-    if tree.top:
-        out.append(f"SwitchName={tree.top} Switches={compress(x.name for x in tree.leaves)}")
+    for s in reversed(tree.above):
+        out += _notes((s.source,) if s.source else ())
+        out.append(f"SwitchName={s.name} Switches={compress_hostlist(s.children)}")
     for leaf in tree.leaves:
-        out += [f"# {leaf.source}", f"SwitchName={leaf.name} Nodes={compress(leaf.nodes)}"]
+        out += [quoting.comment(leaf.source), f"SwitchName={leaf.name} Nodes={compress_hostlist(leaf.nodes)}"]
     return _text(out)
 
 
-def topology_yaml(tree: Tree, blocks: Blocks, source: str) -> str:
+def topology_yaml(tree: Tree, blocks: Blocks, source: str, facts: str = _TREE_FACTS) -> str:
     """Return topology.yaml: the tree as the cluster's topology, and the blocks beside it where there are any."""
-    facts = f"{_DOMAIN_FACTS}, IPv4 networks of RDMA ports"
     out = [*_head("topology.yaml for Slurm 25.05 and newer", facts, source), *_notes((*tree.notes, *blocks.notes))]
     has_blocks = bool(blocks.blocks)
     out += ["- topology: fabric", "  cluster_default: true", "  tree:", "    switches:"]
-    if tree.top:
-        out += _yaml("switch", tree.top, "children", compress(x.name for x in tree.leaves))
+    for s in reversed(tree.above):
+        out += [f"      {n}" for n in _notes((s.source,) if s.source else ())]
+        out += _yaml("switch", s.name, "children", compress_hostlist(s.children))
     for leaf in tree.leaves:
-        out += [f"      # {leaf.source}", *_yaml("switch", leaf.name, "nodes", compress(leaf.nodes))]
+        out += [
+            f"      {quoting.comment(leaf.source)}",
+            *_yaml("switch", leaf.name, "nodes", compress_hostlist(leaf.nodes)),
+        ]
     if has_blocks:
         out += ["- topology: nvl", "  cluster_default: false", "  block:"]
         out += [f"    block_sizes: [{', '.join(map(str, blocks.sizes))}]", "    blocks:"]
         for b in blocks.blocks:
-            out += [f"      # {b.source}", *_yaml("block", b.name, "nodes", compress(b.nodes))]
+            out += [f"      {quoting.comment(b.source)}", *_yaml("block", b.name, "nodes", compress_hostlist(b.nodes))]
     return _text(out)
 
 
 def _yaml(kind: str, name: str, what: str, hosts: str) -> list[str]:
-    return [f"      - {kind}: {_quoted(name)}", f"        {what}: {_quoted(hosts)}"]
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return [f"      - {kind}: {quoting.yaml_string(name)}", f"        {what}: {quoting.yaml_string(hosts)}"]
 
 
 def _notes(notes: Sequence[str]) -> list[str]:
-    return [f"# {n}" for n in notes]
+    return [quoting.comment(n) for n in notes]
 
 
 def nccl_env(suggestions: Sequence[Suggestion], source: str) -> str:
@@ -109,15 +119,14 @@ def nccl_env(suggestions: Sequence[Suggestion], source: str) -> str:
     facts = "RDMA ports (state, rate), their place in the PCI tree, interfaces and their addresses"
     out = _head("settings for NCCL (/etc/nccl.conf)", facts, source)
     for s in suggestions:
-        out += ["", *(f"# {w}" for w in s.why)]
-        out.append(f"{s.name}={s.value}" if s.value else f"# {s.name}: nothing to suggest")
+        out += ["", *_notes(s.why)]
+        out.append(f"{s.name}={s.value}" if s.value else quoting.comment(f"{s.name}: nothing to suggest"))
     return _text(out)
 
 
 def xml_comment(xml: str, facts: str, source: str, *, at_end: bool = False) -> str:
     """Return XML with a comment that says from which facts it was made, before its root or after it."""
-    text = clean(f"by topocheck {topocheck.__version__} from {source}: {facts}").replace("--", "- -")
-    comment = f"<!-- {text} -->\n"
+    comment = quoting.xml_comment(f"by topocheck {topocheck.__version__} from {source}: {facts}") + "\n"
     if at_end:
         return xml.rstrip("\n") + "\n" + comment
     head, declared, rest = xml.partition("?>\n")
@@ -145,7 +154,7 @@ def numactl_script(plan: Plan, source: str) -> str:
     for b in plan.bindings:
         near = f"{b.gpu_label} {b.gpu}" + (f", {', '.join(b.nics)}" if b.nics else "")
         words = numactl_words(b)
-        out += [f"  # {near}", f'  {b.local_rank}) exec {words + " " if words else ""}"$@" ;;']
+        out += [f"  {quoting.comment(near)}", f'  {b.local_rank}) exec {words + " " if words else ""}"$@" ;;']
     out += [
         '  "") echo "numactl.sh: no local rank here; start it by torchrun, srun or mpirun" >&2; exit 2 ;;',
         f'  *) echo "numactl.sh: local rank {_LOCAL_RANK} is not among 0-{len(plan.bindings) - 1}" >&2; exit 2 ;;',

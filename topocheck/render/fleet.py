@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,11 +11,14 @@ import msgspec
 import topocheck
 from topocheck.model.base import State
 from topocheck.model.document import SCHEMA_VERSION
-from topocheck.render.page import Page, Style, clean
+from topocheck.render.fabric import fabric_section, joined_tree
+from topocheck.render.page import Page, Style
+from topocheck.render.quoting import csv_text, json_text, name_text
 from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
 
 if TYPE_CHECKING:
-    from topocheck.compare.types import Change, Difference, Fleet, Kind
+    from topocheck.checks.fabric.run import JudgedFabric
+    from topocheck.compare.types import Change, Difference, Fleet, HardwareType, JobProblem, Outlier
 
 MAX_NODES = 12
 """Names listed for one finding or group; the JSON holds all of them."""
@@ -24,10 +26,10 @@ MAX_LINES = 40
 """Lines of one list; the rest is counted."""
 
 MANY = 4
-"""From this many devices on, equal differences are told in one line."""
+"""From this many devices on, equal differences are reported in one line."""
 
 
-LEFT_OUT = "another look at the same node, newer or of the same time, was read"
+LEFT_OUT = "older reports of the same node"
 """Why a file counts for nothing."""
 
 
@@ -37,106 +39,134 @@ class FleetDoc(msgspec.Struct, kw_only=True):
     schema_version: str
     topocheck_version: str
     fleet: object
+    fabric: object | msgspec.UnsetType = msgspec.UNSET
 
 
-def fleet_json(fleet: Fleet) -> str:
-    """Return the fleet as JSON."""
-    d = FleetDoc(schema_version=SCHEMA_VERSION, topocheck_version=topocheck.__version__, fleet=fleet)
-    return msgspec.json.format(msgspec.json.encode(d), indent=2).decode() + "\n"
+def fleet_json(fleet: Fleet, fabric: JudgedFabric | None = None) -> str:
+    """Return the fleet as JSON, and the fabric between its nodes where a dump of it was given."""
+    d = FleetDoc(
+        schema_version=SCHEMA_VERSION,
+        topocheck_version=topocheck.__version__,
+        fleet=fleet,
+        fabric=joined_tree(fabric) or msgspec.UNSET,
+    )
+    return json_text(d)
 
 
-def fleet_text(fleet: Fleet, style: Style, *, all_: bool = False, silent: int = 0) -> str:
+def fleet_text(
+    fleet: Fleet, style: Style, *, all_: bool = False, unresponsive: int = 0, fabric: JudgedFabric | None = None
+) -> str:
     """Return the fleet for a person.
 
     Args:
         fleet: the result.
         style: columns and colours.
         all_: list everything, however long.
-        silent: how many nodes or ranks that belong to it did not answer.
+        unresponsive: how many nodes or ranks that belong to it did not answer.
+        fabric: between the nodes, where a dump of it was given.
     """
     page = Page(style)
     limit = 1 << 30 if all_ else MAX_LINES
     page.line(
-        (f"topocheck {topocheck.__version__}: {plural(fleet.nodes, 'node')}", "bold"), f", {verdict(fleet, silent)}"
+        (f"topocheck {topocheck.__version__}: {plural(fleet.nodes, 'node')}", "bold"),
+        f", {verdict(fleet, unresponsive)}",
     )
-    odd = {o.name for o in fleet.odd}
-    for kind in fleet.kinds[:limit]:
+    if fleet.findings:
+        _findings(fleet, page, limit)
+    if fleet.job:
+        job_section(fleet.job, page, limit)
+    odd = {o.name for o in fleet.outliers}
+    for kind in fleet.hardware_types[:limit]:
         _kind(kind, odd, page, limit)
-    _rest(len(fleet.kinds), limit, page)
-    if fleet.odd:
+    _rest(len(fleet.hardware_types), limit, page)
+    if fleet.outliers:
         _odd(fleet, page, limit)
     if fleet.rails:
         _rails(fleet, page)
+    if fabric is not None:
+        fabric_section(fabric, page, limit=limit)
     for title, counts in (("Software", fleet.software), ("NCCL settings", fleet.settings)):
         rows = [(c.name, (_values(c.values), "yellow" if len(c.values) > 1 else "")) for c in counts]
         if rows:
             page.heading(title)
             page.table((), rows[:limit])
-    if fleet.findings:
-        _findings(fleet, page, limit)
     if fleet.changes is not None:
         changes_section(fleet.changes, page, limit)
-    if fleet.bad_files:
-        page.heading(f"Not read: {plural(len(fleet.bad_files), 'file')}")
-        for b in fleet.bad_files[:limit]:
-            page.text(f"{b.file}: {b.why}", style="magenta", hang=2)
-        _rest(len(fleet.bad_files), limit, page)
-    if fleet.older_files:
-        page.heading(f"Left out, {LEFT_OUT}: {plural(len(fleet.older_files), 'file')}")
-        for file in fleet.older_files[:limit]:
+    if fleet.unreadable_files:
+        page.heading(f"Not read: {plural(len(fleet.unreadable_files), 'file')}")
+        for b in fleet.unreadable_files[:limit]:
+            page.text(f"{b.file}: {b.reason}", style="magenta", hang=2)
+        _rest(len(fleet.unreadable_files), limit, page)
+    if fleet.superseded_files:
+        page.heading(f"Skipped ({LEFT_OUT}): {plural(len(fleet.superseded_files), 'file')}")
+        for file in fleet.superseded_files[:limit]:
             page.text(file, style="dim", hang=2)
-        _rest(len(fleet.older_files), limit, page)
-    return page.render() if style.colour else clean(page.render())
+        _rest(len(fleet.superseded_files), limit, page)
+    return page.render()
 
 
-def verdict(fleet: Fleet, silent: int = 0) -> str:
-    """Return in a few words what the nodes amount to; `silent` nodes or ranks did not answer."""
+def verdict(fleet: Fleet, unresponsive: int = 0) -> str:
+    """Return in a few words what the nodes amount to; so many nodes or ranks were `unresponsive`."""
+    job = Counter(p.state for p in fleet.job)
     failed = {n for f in fleet.findings if f.state == "fail" for n in f.nodes}
     parts = []
-    if silent:
-        parts.append(f"{silent} did not answer")
-    if len(fleet.kinds) > 1:
-        parts.append(f"{len(fleet.kinds)} kinds of node")
-    if fleet.odd:
-        parts.append(f"{len(fleet.odd)} unlike most of {'its' if len(fleet.odd) == 1 else 'their'} kind")
-    mixed = sum(k.nodes for k in fleet.kinds if k.mixed)
+    if unresponsive:
+        parts.append(f"{unresponsive} did not answer")
+    if len(fleet.hardware_types) > 1:
+        parts.append(f"{len(fleet.hardware_types)} hardware types")
+    if fleet.outliers:
+        parts.append(plural(len(fleet.outliers), "outlier node"))
+    mixed = sum(k.nodes for k in fleet.hardware_types if k.no_majority)
     if mixed:
-        parts.append(f"{mixed} of mixed kinds" if len(fleet.kinds) > 1 else "mixed")
-    if fleet.bad_files:
-        parts.append(plural(len(fleet.bad_files), "unreadable file"))
+        parts.append(f"{mixed} in heterogeneous groups" if len(fleet.hardware_types) > 1 else "mixed")
+    if fleet.unreadable_files:
+        parts.append(plural(len(fleet.unreadable_files), "unreadable file"))
     if not parts and fleet.nodes > 1:
-        groups = sum(len(k.groups) for k in fleet.kinds)
-        parts.append("all alike" if groups < 2 else f"{groups} groups")
+        groups = sum(len(k.groups) for k in fleet.hardware_types)
+        parts.append("all equal" if groups < 2 else f"{groups} groups")
+    if fleet.job:
+        states = [f"{job[s]} {s}" for s in ("fail", "warn") if job[s]]
+        parts.append(f"differences that matter to a job over them: {', '.join(states)}")
     parts.append(f"{len(failed)} with failed checks" if failed else "no failed check")
     return ", ".join(parts)
 
 
-def _kind(kind: Kind, odd: set[str], page: Page, limit: int) -> None:
+def _kind(kind: HardwareType, odd: set[str], page: Page, limit: int) -> None:
     page.heading(f"{plural(kind.nodes, 'node')}: {kind.name}")
     rows = [(g.fingerprint[:8], plural(len(g.nodes), "node"), _names(g.nodes)) for g in kind.groups[: min(limit, 10)]]
     page.table(("group", "", "nodes"), rows)
     for g in kind.groups[: len(rows)]:
         # The fingerprint leaves out what differs between healthy nodes too: these are odd in such a thing.
         if len(g.nodes) > 1 and (some := [n for n in g.nodes if n in odd]) and len(some) < len(g.nodes):
-            page.text(f"of {g.fingerprint[:8]}, odd in a rail or a size of memory: {_names(some)}", hang=2)
+            page.text(f"of {g.fingerprint[:8]}, different in a rail or a size of memory: {_names(some)}", hang=2)
     if len(kind.groups) > len(rows):
         page.text(f"and {plural(len(kind.groups) - len(rows), 'smaller group')}", style="dim")
-    for m in kind.mixed[:limit]:
+    for m in kind.no_majority[:limit]:
         examples = [
             f"{v} on {plural(n, 'node')} ({'such as ' if n > 1 else ''}{e})"
             for (v, n), e in zip(m.values, m.examples, strict=False)
         ]
         page.text(f"mixed: {m.device} {m.field}: {', '.join(examples[:6])}", style="yellow", hang=2)
-    _rest(len(kind.mixed), limit, page)
+    _rest(len(kind.no_majority), limit, page)
 
 
 def _odd(fleet: Fleet, page: Page, limit: int) -> None:
-    page.heading("Unlike most of their kind")
-    for i, node in enumerate(fleet.odd):
+    page.heading("Outlier nodes")
+    alike: dict[tuple[tuple[str, ...], ...], list[Outlier]] = {}
+    for node in fleet.outliers:
+        key = tuple((d.section, d.device, d.field, d.value, d.majority) for d in node.differences)
+        alike.setdefault((*key, (node.hardware_type,)), []).append(node)
+    shown = 0
+    for i, nodes in enumerate(sorted(alike.values(), key=lambda ns: (-len(ns), ns[0].name))):
+        node = nodes[0]
         if i == limit:
-            page.text(f"and {plural(len(fleet.odd) - limit, 'more node')} (--all lists them)", style="dim")
+            page.text(f"and {plural(len(fleet.outliers) - shown, 'more node')} (--all lists them)", style="dim")
             break
-        page.text(f"{node.name}" + (f"  {node.file}" if node.file else ""), style="bold")
+        shown += len(nodes)
+        if len(nodes) > 1:
+            page.text(f"{len(nodes)} nodes: {_names([n.name for n in nodes])}", style="bold", hang=2)
+        else:
+            page.text(f"{node.name}" + (f"  {node.file}" if node.file else ""), style="bold")
         lines = together(node.differences)
         for d in lines[:limit]:
             difference_line(d, page)
@@ -147,7 +177,7 @@ def together(differences: Sequence[Difference]) -> list[Difference]:
     """Return the differences with those of many devices that differ in the same way put into one."""
     alike: dict[tuple[str, str, str, str], list[Difference]] = {}
     for d in differences:
-        alike.setdefault((d.section, d.field, d.value, d.usual), []).append(d)
+        alike.setdefault((d.section, d.field, d.value, d.majority), []).append(d)
     out = []
     for group in alike.values():
         if len(group) < MANY:
@@ -160,13 +190,13 @@ def together(differences: Sequence[Difference]) -> list[Difference]:
 
 def difference_line(d: Difference, page: Page) -> None:
     """Add one difference: what, the value, the usual value, and where to look."""
-    of = "" if d.share >= 1.0 else f" on {_percent(d.share)}"
-    text = f"{d.section}  {d.device}: {d.field} {d.value}, usual is {d.usual}{of}"
+    of = "" if d.share >= 1.0 else f" ({_percent(d.share)} of the nodes)"
+    text = f"{d.section}  {d.device}: {d.field} {d.value}, expected {d.majority}{of}"
     if d.value in ("missing", "extra"):
-        text = f"{d.section}  {d.device}: {d.value} on this node; {_percent(d.share)} are otherwise"
-    page.text(text, indent=4, style="" if d.told else "magenta", hang=2)
-    if d.path:
-        page.text(f"{d.path}" + (f"  <- {d.source}" if d.source else ""), indent=8, style="dim", hang=2)
+        text = f"{d.section}  {d.device}: {d.value} on this node, unlike {_percent(d.share)} of the nodes"
+    page.text(text, indent=4, style="" if d.comparable else "magenta", hang=2)
+    if d.source:
+        page.text(d.source, indent=8, style="dim", hang=2)
 
 
 def _percent(share: float) -> str:
@@ -187,18 +217,32 @@ def _values(values: Sequence[tuple[str, int]]) -> str:
     return listed if len(values) <= 6 else f"{listed} and {len(values) - 6} more"
 
 
+def job_section(problems: Sequence[JobProblem], page: Page, limit: int) -> None:
+    """Add what differs between the nodes and would hurt a job over them."""
+    page.heading("In a job over these nodes")
+    for p in problems[:limit]:
+        state = State(p.state)
+        page.text(f"{STATE_MARKS[state]}  {p.subject}", style=STATE_STYLES[state], hang=6)
+        page.text(p.title, indent=8)
+        page.text(p.consequence, indent=8)
+        page.text(f"fix: {p.fix}", indent=8, style="green", hang=2)
+    _rest(len(problems), limit, page)
+
+
 def _findings(fleet: Fleet, page: Page, limit: int) -> None:
-    told = [f for f in fleet.findings if f.state != "note"]
-    notes = len(fleet.findings) - len(told)
-    page.heading("Findings of the checks")
-    for f in told[:limit]:
+    shown = [f for f in fleet.findings if f.state != "note"]
+    notes = len(fleet.findings) - len(shown)
+    page.heading("Findings")
+    for f in shown[:limit]:
         state = State(f.state)
         page.text(f"{STATE_MARKS[state]}  {f.id}  {f.subject}", style=STATE_STYLES[state], hang=6)
         page.text(f"{f.title}", indent=8)
         page.text(f"{plural(len(f.nodes), 'node')}: {_names(f.nodes)}", indent=8, style="dim", hang=2)
-    _rest(len(told), limit, page)
+        if f.fix:
+            page.text(f"fix: {f.fix}", indent=8, style="green", hang=2)
+    _rest(len(shown), limit, page)
     if notes:
-        page.text(f"and {plural(notes, 'different note')}, worth knowing and nothing wrong (JSON)", style="dim")
+        page.text(f"and {plural(notes, 'different note')}: informational, see --json", style="dim")
 
 
 _CAME_OR_WENT = {"missing": "is gone", "extra": "is new"}
@@ -207,39 +251,61 @@ _CAME_OR_WENT = {"missing": "is gone", "extra": "is new"}
 
 def changes_section(changes: Sequence[Change], page: Page, limit: int) -> None:
     """Add what changed on each node."""
-    page.heading("Changed since then")
+    page.heading("Changed since the baseline")
     if not changes:
         page.text("nothing")
     for c in changes[:limit]:
         page.text(f"{c.name}" + ("" if c.what == "changed" else f": {c.what}"), style="bold")
         for d in c.differences[:limit]:
-            how = _CAME_OR_WENT.get(d.value, f"{d.field} was {d.usual}, is {d.value}")
+            how = _CAME_OR_WENT.get(d.value, f"{d.field} was {d.majority}, is {d.value}")
             page.text(f"{d.section}  {d.device}: {how}", indent=4, hang=2)
         _rest(len(c.differences), limit, page, indent=4)
     _rest(len(changes), limit, page)
 
 
-def diff_text(differences: Sequence[Difference], mine: str, reference: str, style: Style) -> str:
+def diff_text(
+    differences: Sequence[Difference],
+    mine: str,
+    reference: str,
+    style: Style,
+    job: Sequence[JobProblem] = (),
+) -> str:
     """Return the differences between two nodes, or two looks at one, for a person."""
     page = Page(style)
-    # A host name is a word; one that holds a line break is a forgery of our own lines.
-    mine, reference = (" ".join(clean(n).split()) for n in (mine, reference))
+    paint_differences(differences, mine, reference, page, job)
+    return page.render()
+
+
+def paint_differences(
+    differences: Sequence[Difference],
+    mine: str,
+    reference: str,
+    page: Page,
+    job: Sequence[JobProblem] = (),
+) -> None:
+    """Add the differences between two nodes to a page."""
+    mine, reference = name_text(mine), name_text(reference)
     if not differences:
-        page.line(f"{mine} is like {reference}: same hardware, wiring, firmware, driver, software and settings.")
-        return page.render()
-    real = [d for d in differences if d.told]
+        page.line(
+            f"No difference between {reference} and {mine}: hardware, topology, firmware, driver, software, settings."
+        )
+        if job:
+            job_section(job, page, MAX_LINES)
+        return
+    real = [d for d in differences if d.comparable]
     page.line((f"{plural(len(real), 'difference')} between {reference} (first) and {mine} (second)", "bold"))
+    if job:
+        job_section(job, page, MAX_LINES)
     section = ""
-    for d in (*together(real), *together([d for d in differences if not d.told])):
-        heading = d.section if d.told else "could not be compared: one of the two does not tell"
+    for d in (*together(real), *together([d for d in differences if not d.comparable])):
+        heading = d.section if d.comparable else "not comparable: missing in one of the two reports"
         if heading != section:
             section = heading
             page.heading(section)
-        page.text(f"{d.device}: {d.field}", style="" if d.told else "magenta", hang=2)
-        page.text(_CAME_OR_WENT.get(d.value, f"{d.usual} -> {d.value}"), indent=6, hang=3)
-        if d.path:
-            page.text(d.path + (f"  <- {d.source}" if d.source else ""), indent=6, style="dim", hang=2)
-    return page.render() if style.colour else clean(page.render())
+        page.text(f"{d.device}: {d.field}", style="" if d.comparable else "magenta", hang=2)
+        page.text(_CAME_OR_WENT.get(d.value, f"{d.majority} -> {d.value}"), indent=6, hang=3)
+        if d.source:
+            page.text(d.source, indent=6, style="dim", hang=2)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -252,45 +318,40 @@ def _rest(total: int, limit: int, page: Page, indent: int = 2) -> None:
         page.text(f"and {total - limit} more (--all lists them)", indent=indent, style="dim")
 
 
-CSV_COLUMNS = ("node", "what", "state", "section", "subject", "field", "value", "usual", "share", "where", "file")
+CSV_COLUMNS = ("node", "what", "state", "section", "subject", "field", "value", "majority", "share", "where", "file")
 
 
 def fleet_csv(fleet: Fleet) -> str:
     """Return one line for each difference, finding, change and file that was left out.
 
-    Where no value of a field is usual (`mixed`), there is a line for each of its values, with one node that has it.
+    A field without a majority (`no_majority`) has a line for each of its values, with one node that has it.
 
     A text that a spreadsheet would take for a formula gets an apostrophe before it.
     """
-    out = io.StringIO()
-    w = csv.writer(out, lineterminator="\n")
-    w.writerow(CSV_COLUMNS)
     rows: list[tuple[str, ...]] = []
-    for o in fleet.odd:
-        rows += [_csv_difference(o.name, "odd", d, o.file) for d in o.differences]
-    for k in fleet.kinds:
-        for m in k.mixed:
+    for o in fleet.outliers:
+        rows += [_csv_difference(o.name, "outlier", d, o.file) for d in o.differences]
+    for k in fleet.hardware_types:
+        for m in k.no_majority:
             rows += [
-                (e, "mixed", "differs", m.section, m.device, m.field, v, "", f"{n / k.nodes:.4f}", "", "")
+                (e, "no_majority", "differs", m.section, m.device, m.field, v, "", f"{n / k.nodes:.4f}", "", "")
                 for (v, n), e in zip(m.values, m.examples, strict=False)
             ]
+    for p in fleet.job:
+        rows += [
+            (n, f"job {p.what}", p.state, "", p.subject, "", v, "", "", "", "") for v, nodes in p.values for n in nodes
+        ]
     for f in fleet.findings:
         rows += [(n, f.id, f.state, "", f.subject, "", f.title, "", "", "", "") for n in f.nodes]
     for c in fleet.changes or ():
         rows += [_csv_difference(c.name, c.what, d, "") for d in c.differences]
         if not c.differences:
             rows.append((c.name, c.what, *[""] * 9))
-    rows += [("", "unreadable", "unknown", "", "", "", b.why, "", "", "", b.file) for b in fleet.bad_files]
-    rows += [("", "left out", "", "", "", "", LEFT_OUT, "", "", "", f) for f in fleet.older_files]
-    for r in rows:
-        w.writerow([_harmless(clean(c)) for c in r])
-    return out.getvalue()
+    rows += [("", "unreadable", "unknown", "", "", "", b.reason, "", "", "", b.file) for b in fleet.unreadable_files]
+    rows += [("", "superseded", "", "", "", "", LEFT_OUT, "", "", "", f) for f in fleet.superseded_files]
+    return csv_text(CSV_COLUMNS, rows)
 
 
 def _csv_difference(node: str, what: str, d: Difference, file: str) -> tuple[str, ...]:
-    state = "differs" if d.told else "unknown"
-    return (node, what, state, d.section, d.device, d.field, d.value, d.usual, f"{d.share:.4f}", d.path, file)
-
-
-def _harmless(cell: str) -> str:
-    return f"'{cell}" if cell[:1] in ("=", "+", "-", "@", "\t") else cell
+    state = "differs" if d.comparable else "unknown"
+    return (node, what, state, d.section, d.device, d.field, d.value, d.majority, f"{d.share:.4f}", d.path, file)

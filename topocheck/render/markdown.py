@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from topocheck.render.page import Page, Span, Style, clean
+from topocheck.render.page import Page, Span, Style
+from topocheck.render.quoting import markdown_bold, markdown_item, markdown_row, markdown_text, one_line
 from topocheck.render.text import add_sections
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class MarkdownPage(Page):
         if not self._fenced:
             self.out += ["", "```"]
             self._fenced = True
-        self.out.append("".join(s if isinstance(s, str) else s[0] for s in spans).rstrip().replace("```", "'''"))
+        text = one_line("".join(s if isinstance(s, str) else s[0] for s in spans))
+        self.out.append(text.rstrip().replace("```", "'''"))
 
     def _prose(self, *lines: str) -> None:
         if self._fenced:
@@ -43,17 +45,17 @@ class MarkdownPage(Page):
 
     def heading(self, text: str) -> None:
         """Start a section."""
-        self._prose("", f"## {escape(text)}", "")
+        self._prose("", f"## {markdown_text(text)}", "")
 
     def text(self, text: str, indent: int = 2, style: str = "", hang: int = 0) -> None:
         """Add text as a list item; deeper indents nest."""
         # Markdown nests one level at a time, whatever the columns of the text are.
         depth = 0 if indent <= 2 else 1 if indent <= 8 else 2
-        self._prose(*(f"{'  ' * depth}- {escape(piece)}" for piece in text.removeprefix("- ").split("\n")))
+        self._prose(markdown_item(text.removeprefix("- "), depth))
 
     def pair(self, name: str, value: str, indent: int = 2, column: int = 18) -> None:
         """Add `**name**: value` as a list item."""
-        self._prose(f"- **{escape(name)}**: {escape(value)}")
+        self._prose(f"- {markdown_bold(name)}: {markdown_text(value)}")
 
     def table(
         self,
@@ -63,12 +65,12 @@ class MarkdownPage(Page):
         right: frozenset[int] = frozenset(),
     ) -> None:
         """Add a Markdown table."""
-        cells = [[escape(c if isinstance(c, str) else c[0]) for c in r] for r in rows]
+        cells = [[c if isinstance(c, str) else c[0] for c in r] for r in rows]
         if not cells:
             return
-        names = [escape(h) for h in head] or [""] * len(cells[0])
-        rule = ["---:" if i in right else "---" for i in range(len(names))]
-        self._prose("", *(f"| {' | '.join(r)} |" for r in (names, rule, *cells)), "")
+        names = list(head) or [""] * len(cells[0])
+        rule = " | ".join("---:" if i in right else "---" for i in range(len(names)))
+        self._prose("", markdown_row(names), f"| {rule} |", *map(markdown_row, cells), "")
 
     def render(self) -> str:
         """Return the page, never two empty lines in a row."""
@@ -80,16 +82,8 @@ class MarkdownPage(Page):
         return "\n".join(text).strip() + "\n"
 
 
-_SPECIAL = str.maketrans({c: f"\\{c}" for c in "|*_<>`[]"})
-
-
-def escape(text: str) -> str:
-    """Return text that Markdown shows as it is."""
-    return text.translate(_SPECIAL)
-
-
 def report_markdown(report: Report, sections: Sequence[str] | None) -> str:
     """Return the report, or only the named sections of it, as Markdown."""
     page = MarkdownPage()
     add_sections(report, sections, page)
-    return clean(page.render())
+    return page.render()

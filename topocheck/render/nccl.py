@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from topocheck.model.base import Missing
-from topocheck.render.page import Page, Style, clean
+from topocheck.render.page import Page, Style, flowing
+from topocheck.render.quoting import name_text
 from topocheck.render.words import evidence_line, plural
 
 if TYPE_CHECKING:
     from topocheck.knowledge.nccl import NcclSetting
-    from topocheck.knowledge.nccl_values import SettingProblem
     from topocheck.model.base import ReasonStep
     from topocheck.model.system import Setting
-    from topocheck.nccl.log_compare import LogComparison
-    from topocheck.nccl.log_types import LogCause, NcclLog
-    from topocheck.nccl.topo_compare import TopoDifference
-    from topocheck.nccl.types import Prediction, RankPair
-    from topocheck.nccl.xml import Element, Remark
+    from topocheck.nccl.logs.compare import LogComparison
+    from topocheck.nccl.logs.types import LogCause, NcclLog
+    from topocheck.nccl.rules.values import SettingProblem
+    from topocheck.nccl.topofile.compare import TopoDifference
+    from topocheck.nccl.topofile.xml import Element, Remark
 
 _MARKS = {"yes": "+", "no": "-", "unknown": "?", "info": " ", "degraded": "~"}
 
 
 def _done(page: Page) -> str:
-    return clean(page.render()) if not page.style.colour else page.render()
+    return page.render()
 
 
 def settings_text(
@@ -48,7 +47,7 @@ def settings_text(
     for s, known, default, problems in found:
         page.blank()
         state = "" if s.in_force else "  (not in force)"
-        page.line((f"{s.name}={s.value}", "bold"), state)
+        page.line((flowing(f"{s.name}={s.value}"), "bold"), state)
         page.pair("from", s.source)
         if known is not None:
             page.pair("does", known.effect)
@@ -132,7 +131,7 @@ def table_text(settings: Sequence[NcclSetting], table_version: str, style: Style
 def library_text(found: dict[str, Any], style: Style) -> str:
     """Return how the table of settings and the names in a library differ."""
     page = Page(style)
-    page.line(f"{found['library']}: NCCL {found['nccl_version']}, {found['names']} names")
+    page.line(f"{name_text(found['library'])}: NCCL {found['nccl_version']}, {found['names']} names")
     page.pair("not in table", ", ".join(found["unknown_to_table"]) or "none: the table is whole")
     page.pair("not in library", ", ".join(found["absent_from_library"]) or "none")
     return _done(page)
@@ -148,69 +147,6 @@ def why_lines(page: Page, steps: Sequence[ReasonStep], indent: int = 4) -> None:
             page.text(f"fix: {step.fix}", indent=indent + 2, hang=5)
 
 
-def _transport(p: RankPair) -> str:
-    text = f"unknown ({p.transport.detail})" if isinstance(p.transport, Missing) else p.transport
-    if p.through is not None:
-        text += f" through rank {p.through}"
-    if p.nic_send or p.nic_receive:
-        text += f"  {p.nic_send or '?'} -> {p.nic_receive or '?'}"
-    if p.proxy_rank is not None:
-        text += f"  (PXN: rank {p.proxy_rank} sends)"
-    return text
-
-
-def prediction_text(p: Prediction, labels: dict[int, str], style: Style, *, why: bool = False) -> str:
-    """Return a prediction: the ranks, each pair's transport, the NICs, NVLS and the bounds."""
-    page = Page(style)
-    page.line((f"NCCL {p.version}, {plural(len(p.ranks), 'rank')}", "bold"))
-    if p.version_note:
-        page.text(p.version_note, style="dim")
-    if p.fatal:
-        page.text(f"Init ends: {p.fatal}", style="red")
-    if p.ranks:
-        page.heading("Ranks")
-        page.table(
-            ("rank", "host", "GPU", ""),
-            [(str(r.rank), r.host, r.gpu, labels.get(r.rank, "")) for r in p.ranks],
-        )
-    if p.pairs:
-        page.heading("Between ranks")
-    for x in p.pairs:
-        route = x.path if x.path == x.routed else f"{x.path}, routed {x.routed}"
-        rate = f"{x.gb_s:.1f} GB/s" if x.gb_s else ""
-        page.text(f"{x.from_rank} -> {x.to_rank}  {route}  {rate}  {_transport(x)}".replace("    ", "  "))
-        if why:
-            why_lines(page, x.why)
-    if p.nics:
-        page.heading("GPUs and NICs")
-        rows = [
-            (
-                f"rank {n.rank}",
-                n.nic + (" (own)" if n.local else ""),
-                n.path + (f" by rank {n.proxy_rank}" if n.proxy_rank is not None else ""),
-                f"{n.gb_s:.1f}",
-                _yes(n.gdr_send),
-                _yes(n.gdr_receive),
-            )
-            for n in p.nics
-        ]
-        page.table(("", "NIC", "path", "GB/s", "GDR send", "GDR receive"), rows, right=frozenset({3}))
-    page.heading("NVLink SHARP (NVLS)")
-    used = "unknown" if isinstance(p.nvls, Missing) else "used" if p.nvls else "not used"
-    page.text(f"{used}: {p.nvls_why}")
-    if p.bounds:
-        page.heading("Upper bound of an AllReduce's bus bandwidth (NCCL's constants)")
-        for b in p.bounds:
-            page.text(f"{b.algorithm}: {b.busbw_gb_s:.1f} GB/s, set by {b.limited_by}  ({b.formula})")
-    for note in p.notes:
-        page.text(f"note: {note}")
-    return _done(page)
-
-
-def _yes(value: bool | Missing) -> str:
-    return "?" if isinstance(value, Missing) else "yes" if value else "no"
-
-
 def topology_text(
     root: Element, remarks: Sequence[Remark], differences: Sequence[TopoDifference] | None, name: str, style: Style
 ) -> str:
@@ -219,7 +155,8 @@ def topology_text(
     counts: dict[str, int] = {}
     for e in root.walk():
         counts[e.name] = counts.get(e.name, 0) + 1
-    page.line((name, "bold"), ": " + ", ".join(f"{n} {k}" for k, n in counts.items() if k != "system"))
+    held = ", ".join(f"{n} {k}" for k, n in counts.items() if k != "system")
+    page.line((name_text(name), "bold"), flowing(f": {held}"))
     for r in remarks:
         what = "NCCL's init ends here" if r.fatal else "NCCL goes on"
         page.text(f"line {r.line}, column {r.column}: {r.text} ({what})", hang=2, style="red" if r.fatal else "")
@@ -239,11 +176,7 @@ def _cause(page: Page, c: LogCause, own_line: int = 0) -> None:
     page.text(f"next: {c.next}", indent=4, hang=2)
 
 
-def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> str:
-    """Return what a log says, its failures with their causes, and where it parts from the prediction."""
-    page = Page(style)
-    versions = ", ".join(log.versions) or "version not stated"
-    page.line((f"NCCL {versions}: {log.nccl_lines} of {log.lines} lines are NCCL's", "bold"))
+def _log_facts(page: Page, log: NcclLog) -> None:
     layout = [plural(log.nranks, "rank") if log.nranks else "", plural(log.nnodes, "node") if log.nnodes else ""]
     page.pair("job", ", ".join(x for x in layout if x) or "not stated")
     for name, items in (
@@ -275,6 +208,17 @@ def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> st
         for kind, pairs in kinds.items():
             more = f" and {len(pairs) - 12} more" if len(pairs) > 12 else ""
             page.text(f"{kind}: {' '.join(pairs[:12])}{more}", hang=4)
+    for t in log.tests[:16]:
+        parts = [
+            f"peak {t.peak_gb_s:g} GB/s of bus bandwidth at {t.peak_bytes} bytes" if t.rows else "",
+            f"average {t.average_gb_s:g} GB/s" if t.average_gb_s is not None else "",
+            f"sum {t.sum_gb_s:g} GB/s" if t.sum_gb_s is not None else "",
+            f"wrong values in {t.wrong_rows} of {t.rows} rows" if t.wrong_rows else "",
+        ]
+        page.pair("test", f"{t.program} {t.name}".strip() + ": " + ", ".join(p for p in parts if p))
+
+
+def _log_failures(page: Page, log: NcclLog) -> None:
     if log.failures:
         page.heading("Failures")
     for f in log.failures:
@@ -283,15 +227,46 @@ def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> st
         page.text(f"{code}{where}: {f.text}", style="red", hang=2)
         for c in f.causes:
             _cause(page, c, own_line=f.line)
+
+
+def _log_findings(page: Page, log: NcclLog) -> None:
+    if log.findings:
+        page.heading("Findings")
+    for f in log.findings:
+        page.text(f"{f.state.upper()} {f.title}", style="yellow" if f.state == "warn" else "", hang=2)
+        page.text(f"evidence: {f'line {f.line}: ' if f.line else ''}{f.evidence}", indent=4, hang=2)
+        page.text(f"consequence: {f.consequence}", indent=4, hang=2)
+        page.text(f"fix: {f.fix}", indent=4, hang=2)
+
+
+def _log_warnings(page: Page, log: NcclLog) -> None:
     if log.warnings:
         page.heading("Warnings")
-        for w in list(log.warnings.values())[:20]:
-            page.text(f"{w.count}x line {w.line}: {w.text}", hang=2)
-            for c in log.hints:
-                if c.line == w.line:
-                    _cause(page, c, own_line=w.line)
+    shown = {f.line for f in log.findings}
+    for w in list(log.warnings.values())[:20]:
+        page.text(f"{w.count}x line {w.line}: {w.text}", hang=2)
+        for c in log.hints:
+            if c.line == w.line and c.line not in shown:
+                _cause(page, c, own_line=w.line)
+    lines = {w.line for w in log.warnings.values()}
+    for c in log.hints:
+        if c.line not in lines and c.line not in shown:
+            page.text(f"line {c.line}: {c.text}", hang=2)
+            _cause(page, c, own_line=c.line)
+
+
+def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> str:
+    """Return what a log says, its failures with their causes, and where it parts from the prediction."""
+    page = Page(style)
+    versions = ", ".join(log.versions) or "version not stated"
+    lines = f"{log.nccl_lines} of {log.lines} lines are {log.library}'s"
+    page.line((f"{log.library} {name_text(versions)}: {lines}", "bold"))
+    _log_facts(page, log)
+    _log_failures(page, log)
+    _log_findings(page, log)
+    _log_warnings(page, log)
     if comparison is not None:
-        page.heading("Beside the prediction")
+        page.heading("Compared with the prediction")
         page.text(
             f"{comparison.agree} of {comparison.compared} pairs agree"
             if comparison.compared
@@ -300,7 +275,9 @@ def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> st
         for d in comparison.differences:
             page.text(f"{d.subject}: the log has {d.logged}, predicted {d.predicted}", hang=2)
             for e in d.explanations:
-                page.text(f"perhaps: {e}", indent=4, hang=2)
+                page.text(f"possible cause: {e}", indent=4, hang=2)
+        for t in comparison.tests:
+            page.text(t, hang=2)
     for note in log.notes:
         page.text(f"note: {note}")
     return _done(page)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
 import msgspec
+
+from topocheck.render.quoting import one_line
 
 Span = tuple[str, str]
 """Text and its rich style; the empty style is plain."""
@@ -18,8 +21,14 @@ class Style(msgspec.Struct, frozen=True):
     colour: bool = False
 
 
+def flowing(text: str) -> str:
+    """Return text to be wrapped: one line, without blanks that would push what follows to the start of the next."""
+    text = one_line(text)
+    return re.sub(" {3,}", "  ", text) if "   " in text else text
+
+
 class Page:
-    """Collects lines; `render` gives the text."""
+    """Collects lines; `render` gives the text. What is added is cleaned here, and never makes more lines of its own."""
 
     def __init__(self, style: Style) -> None:
         self.style = style
@@ -31,7 +40,7 @@ class Page:
 
     def line(self, *spans: Span | str) -> None:
         """Add one line as it is; the caller keeps it within the width."""
-        self.lines.append([(s, "") if isinstance(s, str) else s for s in spans])
+        self.lines.append([(one_line(s), "") if isinstance(s, str) else (one_line(s[0]), s[1]) for s in spans])
 
     def blank(self) -> None:
         """Add an empty line, never two in a row and never at the top."""
@@ -41,31 +50,32 @@ class Page:
     def heading(self, text: str) -> None:
         """Start a section."""
         self.blank()
-        self.line((text, "bold"))
+        self.line((flowing(text), "bold"))
 
     def text(self, text: str, indent: int = 2, style: str = "", hang: int = 0) -> None:
         """Add text wrapped to the width; following lines are indented by `hang` more.
 
         A word longer than a line (a path, a command) stays whole, so that it can be copied.
         """
-        width = max(self.style.width, indent + hang + 20)
-        for piece in text.split("\n"):
-            wrapped = textwrap.wrap(
-                piece,
-                width,
-                initial_indent=" " * indent,
-                subsequent_indent=" " * (indent + hang),
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            for row in wrapped or [""]:
-                self.line((row, style))
+        wrapped = textwrap.wrap(
+            flowing(shortened(text)),
+            max(self.style.width, indent + hang + 20),
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + hang),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for row in wrapped or [""]:
+            self.line((row, style))
 
     def pair(self, name: str, value: str, indent: int = 2, column: int = 18) -> None:
         """Add `name   value`, the value wrapped beside its name."""
         label = f"{' ' * indent}{name}".ljust(indent + column - 1) + " "
         rows = textwrap.wrap(
-            value, max(self.style.width - len(label), 20), break_long_words=False, break_on_hyphens=False
+            flowing(shortened(value)),
+            max(self.style.width - len(label), 20),
+            break_long_words=False,
+            break_on_hyphens=False,
         ) or [""]
         self.line((label, "dim"), rows[0])
         for row in rows[1:]:
@@ -88,10 +98,12 @@ class Page:
             indent: columns left of the table.
             right: indices of the columns that are aligned to the right.
         """
-        cells = [[(c, "") if isinstance(c, str) else c for c in r] for r in rows]
+        spans = [[(c, "") if isinstance(c, str) else c for c in r] for r in rows]
+        cells = [[(flowing(shortened(text)), style) for text, style in r] for r in spans]
         if not cells:
             return
-        every = [*([list(head)] if head else []), *([t for t, _ in r] for r in cells)]
+        head = [flowing(h) for h in head]
+        every = [*([head] if head else []), *([t for t, _ in r] for r in cells)]
         columns = list(zip(*every, strict=True))
         words = [max((len(w) for text in column for w in text.split()), default=0) for column in columns]
         widths = [max(map(len, column)) for column in columns]
@@ -123,11 +135,21 @@ class Page:
         return "\n".join("".join(t for t, _ in spans).rstrip() for spans in self.lines) + "\n"
 
 
+MAX_CHARS = 1 << 14
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a text that is longer than anybody reads, with its length; any other as it is."""
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}... ({len(text)} characters)"
+
+
 _NARROWEST = 8
 
 
 def _fit(widths: list[int], room: int, least: list[int]) -> None:
     """Narrow the widest columns, one character at a time, until all fit into `room` or none can give more."""
+    # A column wider than all the room gives way before any other: that much is taken off at once.
+    widths[:] = [min(w, max(room, low, _NARROWEST)) for w, low in zip(widths, least, strict=True)]
     while sum(widths) > room:
         able = [i for i, w in enumerate(widths) if w > max(least[i], _NARROWEST)]
         if not able:
@@ -151,7 +173,7 @@ def _coloured(lines: list[list[Span]]) -> str:
         file=io.StringIO(), force_terminal=True, width=10_000, color_system="standard", legacy_windows=False
     )
     for spans in lines:
-        console.print(Text.assemble(*((clean(t), style) for t, style in spans)), soft_wrap=True)
+        console.print(Text.assemble(*spans), soft_wrap=True)
     out = console.file
     assert isinstance(out, io.StringIO)
     return out.getvalue()
@@ -159,19 +181,10 @@ def _coloured(lines: list[list[Span]]) -> str:
 
 _PLAIN = str.maketrans(
     {"×": "x", "→": "->", "–": "-", "—": "-", "…": "...", "µ": "u", "├": "|", "└": "`", "─": "-", "│": "|"}
+    | {"▼": "!", "✕": "x", "◌": "~"}
 )
 
 
 def narrow(text: str) -> str:
     """Return text for a locale without these characters: `×` becomes `x`, tree lines become ASCII."""
     return text.translate(_PLAIN)
-
-
-_CONTROLS = {c: "\ufffd" for c in [*range(32), *range(0x7F, 0xA0)] if c not in (9, 10)}
-# Those that turn the direction of text (Unicode Standard Annex 9): what follows would read otherwise than it is.
-_CONTROLS |= dict.fromkeys([0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
-
-
-def clean(text: str) -> str:
-    """Return text without control characters, so that nothing read from elsewhere reaches a terminal as an escape."""
-    return text.translate(_CONTROLS)

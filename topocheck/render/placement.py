@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from topocheck.model.address import format_cpulist
 from topocheck.model.document import SCHEMA_VERSION
-from topocheck.render.page import Page, Style, clean
+from topocheck.render.page import Page, Style
+from topocheck.render.quoting import json_text
 
 if TYPE_CHECKING:
     from topocheck.placement.plan import Plan
@@ -30,7 +32,7 @@ def placement_json(
 ) -> str:
     """Return placement and plan as JSON."""
     d = PlacementDoc(schema_version=SCHEMA_VERSION, ranks=ranks, problems=problems, plan=plan, options=options)
-    return msgspec.json.format(msgspec.json.encode(d), indent=2).decode() + "\n"
+    return json_text(d)
 
 
 def placement_text(
@@ -45,23 +47,23 @@ def placement_text(
     if any(r.rank is not None for r in ranks):
         page.heading("Where the ranks run")
         page.table(
-            ("rank", "local", "of", "node", "GPU", "its node", "CPUs allowed", "NUMA", "NIC"),
+            ("rank", "local rank", "node", "GPU", "its node", "CPUs allowed", "NUMA", "NIC"),
             [
                 (
-                    _n(r.rank), _n(r.local_rank), _n(r.world_size), r.node, r.gpu_label or "?", _n(r.gpu_node),
-                    r.cpus or "?", ",".join(map(str, r.numa_nodes)) or "?", ",".join(r.nics) or "-",
+                    _of(r.rank, r.world_size), _of(r.local_rank, r.local_world_size), r.node, r.gpu_label or "?",
+                    _n(r.gpu_node), r.cpus or "?", ",".join(map(str, r.numa_nodes)) or "?", ",".join(r.nics) or "-",
                 )
                 for r in ranks
             ],
         )  # fmt: skip
         page.blank()
         for p in problems:
-            who = ", ".join(map(str, p.ranks[:16])) + (f" and {len(p.ranks) - 16} more" if len(p.ranks) > 16 else "")
+            who = format_cpulist(p.ranks).replace(",", ", ")
             named = f"rank{'s' if len(p.ranks) > 1 else ''} {who}: " if p.ranks else ""
             style_of = "yellow" if p.state == "warn" else "cyan"
             page.text(f"{p.state.upper() if p.state == 'warn' else p.state}  {named}{p.text}", style=style_of, hang=6)
             if p.fix:
-                page.text(f"fix: {p.fix}", indent=8, style="green", hang=5)
+                page.text(f"fix: {p.fix}", indent=8, style="green", hang=2)
         if not problems:
             page.text("Nothing wrong found in it.", style="green")
     elif ranks:
@@ -86,7 +88,12 @@ def placement_text(
         for line in lines:
             # A command is never wrapped: it is there to be copied.
             page.line(f"  {line}")
-    return page.render() if style.colour else clean(page.render())
+    return page.render()
+
+
+def _of(number: int | None, size: int | None) -> str:
+    """Return `3 of 8`: a rank and the world size, a local rank and the local world size."""
+    return _n(number) if size is None else f"{_n(number)} of {size}"
 
 
 def _n(value: int | None) -> str:

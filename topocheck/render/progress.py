@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from topocheck.render.quoting import one_line
+
 
 class Progress:
     """Shows how far a run is on standard error, if that is a terminal."""
@@ -32,8 +34,8 @@ class Progress:
         if self._bar is None:
             return
         if kind == "failed":
-            self._bar.console.print(words, markup=False, highlight=False)
-        self._bar.update(self._task, completed=share, description=words[:60])
+            self._bar.console.print(one_line(words), markup=False, highlight=False)
+        self._bar.update(self._task, completed=share, description=one_line(words[:60]))
 
     def close(self) -> None:
         """Take the line away."""

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from topocheck.model.units import size_text
-from topocheck.render.page import Page, Style, clean
+from topocheck.model.measurement import HOOK_NAMES
+from topocheck.model.units import size_text, time_text
+from topocheck.render.page import Page, Style
+from topocheck.render.quoting import csv_text, json_text, markdown_item, markdown_row
 from topocheck.render.words import plural
 
 if TYPE_CHECKING:
-    from topocheck.tests_live.scale_types import BucketSweep, ScalePoint, ScaleReport, TrainingRow
+    from topocheck.tests_live.training.report_types import BucketSweep, ScalePoint, ScaleReport, TrainingRow
 
 _BAR, _SHORTEST_BAR = 30, 8
-HOOKS = {
-    "none": "full precision",
-    "fp16": "fp16",
-    "bf16": "bf16",
-    "powersgd": "PowerSGD rank 1",
-    "8bit_tensor": "8 bits, per tensor",
-    "8bit_channel": "8 bits, per channel",
-}
 PATTERNS = {"backend": "the backend's own", "ring": "ring", "parameter_server": "parameter server"}
 
 
-def time_text(us: float | None) -> str:
-    """Return a time with three digits and its unit."""
-    if us is None:
-        return "-"
-    if us >= 1e6:
-        return f"{us / 1e6:.3g} s"
-    return f"{us / 1e3:.3g} ms" if us >= 1000 else f"{us:.3g} us"
+def _hook(t: TrainingRow) -> str:
+    return next((name for hook, name in HOOK_NAMES.items() if hook == t.hook), t.hook)
+
+
+def _took(us: float | None) -> str:
+    """Return a time with its unit, `-` for none."""
+    return "-" if us is None else time_text(us)
 
 
 def rate_text(value: float) -> str:
@@ -62,31 +54,34 @@ def name_of(key: tuple[str, str, str]) -> str:
 def scale_text(report: ScaleReport, style: Style) -> str:
     """Return the report of `topocheck scale` as text."""
     page = Page(style)
-    g = report.ground
+    paint(report, page)
+    return page.render()
+
+
+def paint(report: ScaleReport, page: Page) -> None:
+    """Add how training and collectives scale to a page."""
+    g = report.job
     page.heading("Scaling")
     where = f"{plural(g.ranks, 'rank')} on {plural(g.nodes, 'node')}, {plural(g.cores, 'core')} a node"
     page.text(f"{where}, {g.launcher or 'started here'}; {report.wall_s:.0f} s", style="dim")
     facts = {k: v for k, v in {**report.machine, **report.software}.items() if k != "nccl_settings"}
-    page.text(clean(", ".join(f"{k} {v}" for k, v in facts.items())), style="dim")
+    page.text(", ".join(f"{k} {v}" for k, v in facts.items()), style="dim")
     for key, points in curves(report).items():
         _curve(page, key, points)
     _training(page, report)
     _buckets(page, report)
     _patterns(page, report)
-    told = {t.why for t in report.training}
+    told = {t.reason for t in report.training}
     if elsewhere := [line for line in report.not_applicable if line not in told]:
         page.heading("Not applicable here")
         for line in elsewhere:
-            page.text(clean(line), hang=2)
+            page.text(line, hang=2)
     if report.not_measured:
         page.heading("Not measured")
         for m in report.not_measured:
-            page.text(
-                clean(f"{m.id}: {m.reason}" + (f" ({m.next_step})" if m.next_step else "")), hang=2, style="magenta"
-            )
+            page.text(f"{m.id}: {m.reason}" + (f" ({m.next_step})" if m.next_step else ""), hang=2, style="magenta")
     page.blank()
     page.text(report.method, style="dim")
-    return page.render()
 
 
 def _curve(page: Page, key: tuple[str, str, str], points: list[ScalePoint]) -> None:
@@ -99,7 +94,7 @@ def _curve(page: Page, key: tuple[str, str, str], points: list[ScalePoint]) -> N
         (
             str(p.ranks),
             "-" if p.nodes is None else str(p.nodes),
-            time_text(p.time_us),
+            _took(p.time_us),
             rate_text(p.rate),
             *((("-" if p.speed_up is None else f"{p.speed_up:.2f}"),) if step else ()),
             "oversubscribed" if p.oversubscribed else share_text(p.efficiency),
@@ -132,19 +127,19 @@ def _training(page: Page, report: ScaleReport) -> None:
     rows = []
     for t in report.training:
         name = "mpi (mpi4py)" if t.backend == "mpi" else t.backend
-        how = "serial" if t.ranks == 1 else HOOKS.get(t.hook, t.hook)
+        how = "serial" if t.ranks == 1 else _hook(t)
         error = "-" if t.gradient_error is None else f"{t.gradient_error:.1e}"
         ratio = "-" if t.step_ratio is None else f"{t.step_ratio:.2f}"
         accuracy = "-" if t.accuracy is None else f"{100 * t.accuracy:.1f} %"
-        shown = "n/a" if t.step_us is None and t.why else time_text(t.step_us)
+        shown = "n/a" if t.step_us is None and t.reason else _took(t.step_us)
         rows.append((name, t.device, str(t.ranks), how, shown, ratio, error, accuracy))
     page.table(
         ("backend", "memory", "ranks", "gradients", "step", "x full", "error", "digits"),
         rows,
         right=frozenset((2, 4, 5, 6, 7)),
     )
-    for line in dict.fromkeys(_why(t, report) for t in report.training if t.why):
-        page.text(clean(line), hang=2)
+    for line in dict.fromkeys(_why(t, report) for t in report.training if t.reason):
+        page.text(line, hang=2)
 
 
 def _given(row: TrainingRow | BucketSweep) -> str:
@@ -153,8 +148,8 @@ def _given(row: TrainingRow | BucketSweep) -> str:
 
 def _why(t: TrainingRow, report: ScaleReport) -> str:
     """Return why a row of the training table is not whole: of what, and the reason."""
-    of = "" if t.why in report.not_applicable else f"{t.backend}, {t.device}, {HOOKS.get(t.hook, t.hook)}: "
-    return f"{of}{t.why}"
+    of = "" if t.reason in report.not_applicable else f"{t.backend}, {t.device}, {_hook(t)}: "
+    return f"{of}{t.reason}"
 
 
 def _buckets(page: Page, report: ScaleReport) -> None:
@@ -168,15 +163,15 @@ def _buckets(page: Page, report: ScaleReport) -> None:
             [
                 (
                     f"{b.bucket_mib:g}",
-                    time_text(b.step_us),
-                    time_text(b.predicted_us),
+                    _took(b.step_us),
+                    _took(b.predicted_us),
                     f"+{100 * (b.step_us / fastest - 1):.0f} %",
                 )
                 for b in mine
             ],
             right=frozenset((0, 1, 2, 3)),
         )
-        page.text(clean(s.text), hang=2)
+        page.text(s.text, hang=2)
 
 
 def _patterns(page: Page, report: ScaleReport) -> None:
@@ -187,33 +182,25 @@ def _patterns(page: Page, report: ScaleReport) -> None:
         ("backend", "memory", "ranks", "size", "pattern", "time", "predicted", ""),
         [
             (p.backend, p.device, str(p.ranks), size_text(p.size_bytes), PATTERNS.get(p.pattern, p.pattern),
-             time_text(p.time_us), time_text(p.predicted_us), "" if p.right else "WRONG DATA")
+             _took(p.time_us), _took(p.predicted_us), "" if p.verified else "WRONG DATA")
             for p in report.patterns
         ],
         right=frozenset((2, 3, 5, 6)),
     )  # fmt: skip
-    for why in dict.fromkeys(p.why for p in report.patterns if p.why):
-        page.text(clean(f"no prediction: {why}"), hang=2)
+    for why in dict.fromkeys(p.reason for p in report.patterns if p.reason):
+        page.text(f"no prediction: {why}", hang=2)
 
 
 def scale_json(report: ScaleReport) -> str:
     """Return the report as JSON."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+    return json_text(report)
 
 
 def scale_csv(report: ScaleReport) -> str:
     """Return one line a point of the curves."""
-    import csv
-    import io
-
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     names = ("curve", "backend", "device", "ranks", "nodes", "time_us", "rate", "unit", "speed_up", "efficiency",
              "oversubscribed", "size_bytes", "batch")  # fmt: skip
-    writer.writerow(names)
-    for p in report.points:
-        writer.writerow(["" if getattr(p, n) is None else getattr(p, n) for n in names])
-    return out.getvalue()
+    return csv_text(names, ([getattr(p, n) for n in names] for p in report.points))
 
 
 def scale_markdown(report: ScaleReport) -> str:
@@ -224,15 +211,16 @@ def scale_markdown(report: ScaleReport) -> str:
             speed = "-" if p.speed_up is None else f"{p.speed_up:.2f}"
             claim = "oversubscribed" if p.oversubscribed else share_text(p.efficiency)
             rate = f"{rate_text(p.rate)} {p.unit}"
-            what = f"{name_of(key)} | {_amount([p])}"
-            lines.append(f"| {what} | {p.ranks} | {time_text(p.time_us)} | {rate} | {speed} | {claim} |")
+            cells = (name_of(key), _amount([p]), str(p.ranks), _took(p.time_us), rate, speed, claim)
+            lines.append(markdown_row(cells))
     lines += ["", "| backend | ranks | size | gradients | step | gradient error | digits right |"]
     lines += ["| --- " * 7 + "|"]
     for t in report.training:
         error = "-" if t.gradient_error is None else f"{t.gradient_error:.1e}"
         right = "-" if t.accuracy is None else f"{100 * t.accuracy:.1f} %"
-        how = "serial" if t.ranks == 1 else HOOKS.get(t.hook, t.hook)
-        took = f"n/a: {_why(t, report)}" if t.step_us is None and t.why else time_text(t.step_us)
-        lines.append(f"| {t.backend} {t.device} | {t.ranks} | {_given(t)} | {how} | {took} | {error} | {right} |")
-    lines += ["", *(f"- bucket size, {s.backend} {s.device}, {_given(s)}: {s.text}" for s in report.sweeps)]
-    return clean("\n".join(lines)) + "\n"
+        how = "serial" if t.ranks == 1 else _hook(t)
+        took = f"n/a: {_why(t, report)}" if t.step_us is None and t.reason else _took(t.step_us)
+        lines.append(markdown_row((f"{t.backend} {t.device}", str(t.ranks), _given(t), how, took, error, right)))
+    sizes = [f"bucket size, {s.backend} {s.device}, {_given(s)}: {s.text}" for s in report.sweeps]
+    lines += ["", *(markdown_item(x) for x in sizes)]
+    return "\n".join(lines) + "\n"

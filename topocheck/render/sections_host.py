@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from topocheck.model.address import format_cpulist
 from topocheck.model.base import Missing, known
-from topocheck.render.document import record as record_document
 from topocheck.render.page import Page
+from topocheck.render.report_json import system_summary as summary_document
 from topocheck.render.words import gib, plural
 
 if TYPE_CHECKING:
@@ -19,25 +19,30 @@ MAX_DISTANCES = 8
 
 
 def text_of(value: object) -> str:
-    """Return a value for a table cell; a missing one as `?` and its reason."""
+    """Return a value for a table cell; a missing one as `not known` and its reason, one that is not there as `-`."""
+    if type(value) is str:
+        return value
     if isinstance(value, Missing):
-        return "-" if value.reason.value == "absent" and not value.detail else f"? {value.reason.value}"
+        absent = value.reason.value == "absent" and not value.detail
+        return "-" if absent else f"not known ({value.reason.value.replace('_', ' ')})"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def record(report: Report, page: Page) -> None:
-    """The record of the experiment's machine, as papers and lab reports ask for it."""
-    r = record_document(report)
-    page.heading("Experiment record")
+def system_summary(report: Report, page: Page) -> None:
+    """What papers and lab reports say of the machine they measured on."""
+    r = summary_document(report)
+    page.heading("System summary")
     models = ", ".join(f"{n} x {m}" for m, n in r.gpu_models.items()) or "none"
     nics = ", ".join(f"{n} x {m}" for m, n in r.nic_models.items()) or "none"
+    if report.topology.nics_untold is not None and not r.nic_models:
+        nics = "not known"
     rows = (
         ("servers", str(r.servers)),
         ("GPUs per server", f"{r.gpus_per_server}: {models}"),
-        ("GPU connection", r.gpu_connection),
-        ("NICs per server", f"{r.nics_per_server}: {nics}"),
+        ("GPU interconnect", r.gpu_connection),
+        ("NICs per server", nics if nics == "not known" else f"{r.nics_per_server}: {nics}"),
         ("OS", r.os),
         ("GPU driver", r.gpu_driver),
         ("NIC driver", r.nic_driver),
@@ -53,7 +58,7 @@ def numa(report: Report, page: Page) -> None:
     facts, topology = report.node.numa, report.topology
     page.heading("NUMA and affinity")
     if isinstance(facts.nodes, Missing):
-        page.text(f"NUMA nodes unknown: {facts.nodes}")
+        page.text(f"NUMA nodes not known: {facts.nodes}")
     else:
         rows, empty = [], []
         for n in facts.nodes:
@@ -66,12 +71,12 @@ def numa(report: Report, page: Page) -> None:
                 continue
             cpus = text_of(n.cpulist) or "none"
             rows.append((str(n.node), cpus, gib(n.memory_total_bytes), _distances(n.distances), ", ".join(near + own)))
-        page.table(("node", "CPUs", "memory", "distances", "near it"), rows)
+        page.table(("node", "CPUs", "memory", "distances", "local devices"), rows)
         if empty:
             page.text(f"nodes {format_cpulist(empty)} have neither CPUs nor memory", hang=2)
     lost = [g.label for g in topology.gpus if isinstance(g.cpu_node, Missing)]
     if lost:
-        page.text(f"no NUMA node is told for {', '.join(lost)}", hang=2)
+        page.text(f"NUMA node not known: {', '.join(lost)}", hang=2)
     page.pair("allowed CPUs", f"{text_of(facts.allowed_cpus)} of {text_of(facts.online_cpus)}")
     page.pair("allowed memory", f"nodes {text_of(facts.allowed_mems)}")
 
@@ -103,22 +108,22 @@ def nccl(report: Report, page: Page) -> None:
     for (cls, transport), pairs in kinds.items():
         shown = ", ".join(pairs[:4]) + (f", ... ({plural(len(pairs), 'pair')})" if len(pairs) > 4 else "")
         rows.append((cls, transport, shown))
-    if view.pairs or view.nvls_why or view.fatal:
+    if view.pairs or view.nvls_reason or view.fatal:
         page.pair("predicted for", f"{view.predicted_for}, all GPUs of the node in one job")
     if view.fatal:
-        page.text(f"its init would end: {view.fatal}", hang=2, style="bold")
-    page.table(("NCCL's class", "transport", "pairs"), rows)
-    if view.nvls_why:
-        answer = "unknown" if isinstance(view.nvls, Missing) else text_of(view.nvls)
-        page.pair("NVLS", f"{answer}: {view.nvls_why}")
+        page.text(f"ncclCommInitRank would fail: {view.fatal}", hang=2, style="bold")
+    page.table(("NCCL path type", "transport", "pairs"), rows)
+    if view.nvls_reason:
+        answer = "not known" if isinstance(view.nvls, Missing) else text_of(view.nvls)
+        page.pair("NVLS", f"{answer}: {view.nvls_reason}")
     page.table(
-        ("AllReduce by", "busbw, at most", "limited by"),
+        ("AllReduce algorithm", "max busbw", "limited by"),
         [(b.algorithm, f"{b.busbw_gb_s:.1f} GB/s", b.limited_by) for b in view.bounds],
         right=frozenset({1}),
     )
     if report.backends:
-        page.table(("backend", "fits", "why"), [(b.name, b.fits, b.why) for b in report.backends])
-    for s in report.node.settings.neighbours:
+        page.table(("backend", "suitability", "reason"), [(b.name, b.fits, b.reason) for b in report.backends])
+    for s in report.node.settings.related:
         page.pair(s.name, s.value, column=28)
 
 
@@ -153,7 +158,7 @@ def software(report: Report, page: Page) -> None:
     if node.system.kernel_options and known(node.system.kernel_options):
         page.pair("kernel options", " ".join(node.system.kernel_options))
     loaded = ", ".join(f"{m} {v}".strip() for m, v in sorted(node.system.modules.items()))
-    page.pair("kernel modules", loaded or "none of interest")
+    page.pair("kernel modules", loaded or "none relevant")
 
 
 def probes(report: Report, page: Page) -> None:

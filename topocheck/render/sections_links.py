@@ -1,7 +1,8 @@
-"""Sections of the text report about links: tree, matrix, PCIe, NVLink, NICs, GPUDirect."""
+"""Sections of the text report about links: matrix, PCIe, NVLink, NICs, GPUDirect."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -9,9 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 from topocheck.gpudirect.types import P2pVerdict, RdmaVerdict
 from topocheck.model.base import Missing, Verdict, known
 from topocheck.model.net import RdmaPort
+from topocheck.picture.words import rate
 from topocheck.render.page import Page, Span
+from topocheck.render.sections_devices import device_marks, drawn, mark
 from topocheck.render.sections_host import text_of
-from topocheck.render.words import VERDICT_STYLES, evidence_line, plural
+from topocheck.render.words import VERDICT_STYLES, evidence_line, follows, plural, ranges
+from topocheck.topology.nvlink import link_rate
+from topocheck.topology.types import HopKind
 
 if TYPE_CHECKING:
     from topocheck.pipeline import Report
@@ -20,46 +25,14 @@ if TYPE_CHECKING:
 V = TypeVar("V", P2pVerdict, RdmaVerdict)
 
 
-def tree(report: Report, page: Page) -> None:
-    """The PCI tree down to GPUs, accelerators, NICs and NVSwitches; branches without any are left out."""
-    topology = report.topology
-    page.heading("PCI tree (branches with GPUs and NICs)")
-    labels = {g.address: g.label for g in (*topology.gpus, *topology.accelerators)}
-    labels |= {n.address: n.label for n in topology.nics}
-    devices = report.node.pci.devices
-    if isinstance(devices, Missing):
-        page.text(f"unknown: {devices}")
-        return
-    by_address = {d.address: d for d in devices}
-    labels |= {d.address: "NVSwitch" for d in devices if d.base_class == 0x0680 and d.vendor_id == 0x10DE}
-    wanted: set[str] = set()
-    for address in labels:
-        step: str | None = address
-        while step is not None and step not in wanted and step in topology.tree:
-            wanted.add(step)
-            step = topology.tree[step].parent
-    if not wanted:
-        page.text("no GPU and no NIC on the PCI tree")
-        return
-
-    def walk(node_id: str, depth: int) -> None:
-        node = topology.tree[node_id]
-        device = by_address.get(node_id)
-        what = labels.get(node_id) or node.role.replace("_", " ")
-        link = ""
-        if device is not None and known(device.current_speed_gt_s) and known(device.current_width_lanes):
-            link = f"  {device.current_speed_gt_s:g} GT/s x{device.current_width_lanes}"
-        name = ""
-        if node_id in labels and device is not None and known(device.device_name):
-            name = f"  {device.device_name}"
-        text = f"{'  ' * depth}{node_id}  {what}{link}{name}"
-        page.line((text[: page.style.width], "bold" if node_id in labels else ""))
-        for child in node.children:
-            if child in wanted:
-                walk(child, depth + 1)
-
-    for node_id in [i for i in topology.tree if i in wanted and topology.tree[i].parent not in wanted]:
-        walk(node_id, 1)
+_CLASSES = {
+    "PIX": "same switch",
+    "PXB": "several switches",
+    "PHB": "same host bridge",
+    "NODE": "same NUMA node",
+    "SYS": "other NUMA node",
+}
+"""Meaning of nvidia-smi's words, as its own legend has them."""
 
 
 def matrix(report: Report, page: Page) -> None:
@@ -67,59 +40,82 @@ def matrix(report: Report, page: Page) -> None:
     topology = report.topology
     if not topology.gpus:
         return
-    page.heading("Matrix (classes as nvidia-smi topo -m names them)")
-    cells = {(p.from_, p.to): text_of(p.class_) for p in topology.paths}
-    endpoints = [(g.address, g.label) for g in topology.gpus] + [(n.address, n.label) for n in topology.nics]
-    aliases = {n.address: f"NIC{i}" for i, n in enumerate(topology.nics)}
-    columns = [(a, aliases.get(a, label)) for a, label in endpoints]
-    last = [(f"{text_of(g.cpu_affinity)}", f"{text_of(g.cpu_node)}") for g in topology.gpus]
-    per_block = max((page.style.width - 8) // 6, 1)
+    page.heading("Matrix (as nvidia-smi topo -m)")
+    marks = device_marks(report, drawn(report))
+    cells = {(p.from_, p.to): _class(p.class_) for p in topology.paths}
+    # By position, not by address: two RDMA devices may be of one PCI function.
+    columns = [(g.address, g.label) for g in topology.gpus]
+    columns += [(n.address, f"NIC{i}") for i, n in enumerate(topology.nics)]
+    shown = {cells.get((g.address, a), "?") for g in topology.gpus for a, _ in columns if a != g.address}
+    wide = max(len(x) for x in (*shown, *(label for _, label in columns))) + 1
+    names = max(len(g.label) for g in topology.gpus) + 1
+    per_block = max((page.style.width - 2 - names) // wide, 1)
     for start in range(0, len(columns), per_block):
+        head: list[Span] = [("  " + " " * names, "")]
         block = columns[start : start + per_block]
-        page.line(("  " + " " * 6 + "".join(f"{c:>6}" for _, c in block), "dim"))
+        for address, label in block:
+            sign, style = _sign(marks.get(address))
+            head.append((f"{sign + label:>{wide}}", style or "dim"))
+        page.line(*head)
         for g in topology.gpus:
-            row = "".join(f"{'X' if g.address == a else _short(cells.get((g.address, a), '?')):>6}" for a, _ in block)
-            page.line(f"  {g.label:<6}{row}")
-    page.table(
-        ("", "CPU affinity", "NUMA"),
-        [(g.label, affinity, node) for g, (affinity, node) in zip(topology.gpus, last, strict=True)],
-    )
-    if aliases:
-        page.text("; ".join(f"{alias} {n.label}" for n, alias in zip(topology.nics, aliases.values(), strict=True)))
-    for near in topology.nearest_nics if topology.nics else ():
-        gpu = next(g for g in topology.gpus if g.address == near.gpu)
-        names = ", ".join(n.label for n in topology.nics if n.address in near.nics)
-        page.pair(f"nearest {gpu.label}", f"not known: {near.untold}" if near.untold else f"{names} ({near.class_})")
-    if topology.flat_tree:
-        page.text(
-            "This guest's hypervisor shows a flat PCI bus: how near a GPU is to a NIC cannot be told from here.",
-            style="cyan",
-        )
+            sign, style = _sign(marks.get(g.address))
+            row = "".join(f"{'X' if g.address == a else cells.get((g.address, a), '?'):>{wide}}" for a, _ in block)
+            page.line((f"  {g.label + sign:<{names}}", style), row)
+    legend = [f"{c} {words}" for c, words in _CLASSES.items() if c in shown]
+    if any(c.startswith("NV") for c in shown):
+        legend.insert(0, "NV# NVLinks")
+    if "?" in shown:
+        legend.append("? not known")
+    if topology.nics:
+        legend.append(_columns(topology.nics))
+    if legend:
+        page.text("; ".join(legend), style="dim", hang=2)
+    ends: list[Gpu | Nic] = [*topology.gpus, *topology.nics]
+    faulty = [f"{d.label} {m}" for d in ends if (m := marks.get(d.address, ("", ""))[0])]
+    if faulty:
+        more = f"; and {len(faulty) - 8} more" if len(faulty) > 8 else ""
+        page.text("; ".join(faulty[:8]) + more, style="yellow", hang=2)
 
 
-def _short(text: str) -> str:
-    return "?" if text.startswith("?") else text
+def _sign(mark_: Span | None) -> Span:
+    """Return the sign alone of a device's mark; `!` for a finding about it, nothing for what needs no attention."""
+    if mark_ is None or not mark_[0] or mark_[0][0] in "–~◌":
+        return "", ""
+    return (mark_[0][0] if mark_[0][0] in "▼✕?" else "!"), mark_[1]
+
+
+def _columns(nics: Sequence[Nic]) -> str:
+    """Return which NIC is which column: `NIC0-NIC7 mlx5_0-mlx5_7; NIC8 bond0`."""
+    runs: list[list[int]] = []
+    for i, n in enumerate(nics):
+        if runs and follows(nics[runs[-1][-1]].label, n.label):
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return "; ".join(f"{ranges(f'NIC{i}' for i in run)} {ranges(nics[i].label for i in run)}" for run in runs)
+
+
+def _class(value: str | Missing) -> str:
+    return value if isinstance(value, str) else "?"
 
 
 def pcie(report: Report, page: Page) -> None:
-    """Each GPU's and NIC's PCIe link: now, at most, and the narrowest hop above it."""
+    """Each GPU's and NIC's driver, and its PCIe link as its own registers have it."""
     topology = report.topology
     devices: list[Gpu | Nic] = [*topology.gpus, *topology.accelerators, *topology.nics]
     if not devices:
         return
-    page.heading("PCIe links (GB/s a direction, theory)")
+    page.heading("PCIe registers (GT/s and lanes of the device's own end)")
     rows: list[Sequence[Span | str]] = []
     for x in devices:
         d = x.pci
         if d is None:
-            rows.append((x.label, x.address, "-", "-", "-", "not on the PCI tree"))
+            rows.append((x.label, x.address, "-", "-", "not on the PCI tree"))
             continue
-        node = topology.tree.get(x.address)
-        rate = text_of(node.link_gb_s) if node else "-"
         now = _link(d.current_speed_gt_s, d.current_width_lanes)
         most = _link(d.max_speed_gt_s, d.max_width_lanes)
-        rows.append((x.label, x.address, now, most, rate, text_of(d.driver)))
-    page.table(("", "address", "GT/s now", "GT/s max", "GB/s", "driver"), rows, right=frozenset({4}))
+        rows.append((x.label, x.address, now, most, text_of(d.driver)))
+    page.table(("", "address", "GT/s now", "GT/s max", "driver"), rows)
 
 
 def _link(speed_gt_s: float | Missing, width_lanes: int | Missing) -> str:
@@ -130,64 +126,92 @@ def _link(speed_gt_s: float | Missing, width_lanes: int | Missing) -> str:
 
 
 def nvlink(report: Report, page: Page) -> None:
-    """NVLinks per GPU."""
+    """NVLinks and C2C of the GPUs, equal ones in one row."""
     topology = report.topology
-    if not any(g.nvml and g.nvml.nvlinks for g in topology.gpus):
-        return
-    page.heading("NVLink")
-    rows: list[Sequence[Span | str]] = []
+    direct = {a: p.hops[0] for a, p in topology.host_paths.items() if p.hops and p.hops[0].kind is not HopKind.PCIE}
+    with_links = [g for g in topology.gpus if g.nvml and g.nvml.nvlinks]
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for g in topology.gpus if with_links else ():
+        rows.setdefault(_nvlink_row(g), []).append(g.label)
+    c2c: dict[tuple[str, str], list[str]] = {}
     for g in topology.gpus:
-        if g.nvml is None or not g.on_bus:
-            rows.append((g.label, "? lost" if not g.on_bus else "? no answer", "-", "-", "-", "-"))
-            continue
-        links = g.nvml.nvlinks
-        up = [k for k in links if k.active is True]
-        remote = sorted({text_of(k.remote_type) for k in up})
-        version = sorted({k.version for k in up if known(k.version)})
-        untold = sum(isinstance(k.active, Missing) for k in links)
-        errors = sum(sum(k.errors.values()) for k in links)
-        rows.append(
-            (
-                g.label,
-                f"{len(up)} of {len(links)}" + (f", {untold} unknown" if untold else ""),
-                ", ".join(map(str, version)) or "-",
-                ", ".join(remote) or "-",
-                str(errors),
-                text_of(g.nvml.fabric_state),
-            )
-        )
-    page.table(("", "links up", "version", "to", "errors", "fabric"), rows)
-    for group in topology.nvlink_groups:
-        names = [g.label for g in topology.gpus if g.address in group.gpus]
-        page.text(f"{', '.join(names)}: {group.kind}", hang=2)
+        if g.address in direct:
+            hop = direct[g.address]
+            c2c.setdefault((hop.text, gb_s(hop.gb_s)), []).append(g.label)
+    if not rows and not c2c:
+        return
+    page.heading("NVLink and C2C" if rows and c2c else "NVLink" if rows else "C2C")
+    head = ("", "links up", "version", "GB/s per direction", "to", "errors", "fabric")
+    page.table(head, [(ranges(labels), *row) for row, labels in rows.items()])
+    page.table(("", "to the CPU", "GB/s per direction"), [(ranges(labels), *row) for row, labels in c2c.items()])
+    kinds = {"mesh": "every pair linked", "partial": "only some pairs linked"}
+    for group in topology.nvlink_groups if rows else ():
+        if group.kind != "switch":
+            names = ranges(g.label for g in topology.gpus if g.address in group.gpus)
+            page.text(f"{names}: {kinds[group.kind]}", hang=2)
+
+
+def _nvlink_row(g: Gpu) -> tuple[str, ...]:
+    if g.nvml is None or not g.on_bus:
+        return ("off the bus" if not g.on_bus else "not known", "-", "-", "-", "-", "-")
+    links = g.nvml.nvlinks
+    up = [k for k in links if k.active is True]
+    unread = sum(isinstance(k.active, Missing) for k in links)
+    errors = sum(sum(k.errors.values()) for k in links)
+    return (
+        f"{len(up)} of {len(links)}" + (f", {unread} not known" if unread else ""),
+        ", ".join(str(v) for v in sorted({k.version for k in up if known(k.version)})) or "-",
+        gb_s(link_rate(up)) if up else "-",
+        ", ".join(sorted({text_of(k.remote_type) for k in up})) or "-",
+        str(errors),
+        text_of(g.nvml.fabric_state),
+    )
+
+
+def gb_s(value: float | Missing) -> str:
+    """Return a rate as `450`, `7.9`; `not known` where it is missing."""
+    return "not known" if isinstance(value, Missing) else rate(value).removesuffix(" GB/s")
 
 
 def nics(report: Report, page: Page) -> None:
-    """RDMA devices and ports."""
+    """RDMA devices and ports, equal ones in one row."""
     topology = report.topology
-    if not topology.nics and not topology.software_rdma:
+    if not topology.nics and not topology.software_rdma and not topology.switch_functions:
         return
     page.heading("NICs")
-    rows: list[Sequence[Span | str]] = []
+    rows: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    names: dict[str, Span] = {}
+    parts = drawn(report)
     for n in topology.nics:
         for port in n.rdma.ports if n.rdma else ():
             assert n.rdma is not None
-            rows.append(
-                (
-                    f"{n.label}/{port.port}",
-                    n.address,
-                    text_of(port.state),
-                    _rate(port),
-                    text_of(port.link_layer),
-                    f"{text_of(n.rdma.firmware)} {' '.join(n.rdma.netdevs)}",
-                )
+            label = n.label if len(n.rdma.ports) == 1 else f"{n.label}/{port.port}"
+            key: tuple[str, ...] = (
+                parts[n.address][0].name,
+                text_of(port.state),
+                _rate(port),
+                text_of(port.link_layer),
+                text_of(n.rdma.firmware),
             )
-    page.table(("port", "address", "state", "rate", "layer", "firmware, netdev"), rows)
+            rows.setdefault(key, []).append((label, " ".join(n.rdma.netdevs)))
+            if port.state != "ACTIVE":
+                names[label] = mark(parts[n.address][0].outward)
+    shown: list[Sequence[Span | str]] = []
+    for key, ports in rows.items():
+        text, style = names.get(ports[0][0], ("", ""))
+        state = (f"{text.split()[0]} {key[1]}" if text else key[1], style)
+        netdevs = ranges(d for _, d in ports if d) or "-"
+        shown.append((ranges(label for label, _ in ports), key[0], state, *key[2:], netdevs))
+    page.table(("port", "product", "state", "rate", "layer", "firmware", "netdev"), shown)
+    if topology.switch_functions:
+        labels = {n.address: n.label for n in topology.switch_nics}
+        listed = ", ".join(labels.get(a, a) for a in topology.switch_functions)
+        page.text(f"used to manage the NVSwitches, not for data: {listed}", hang=2)
     if topology.software_rdma:
         page.text(f"software RDMA, no PCI device: {', '.join(topology.software_rdma)}", hang=2)
 
 
-_RATE = re.compile(r"\((\d+X) (\w+)\)")
+_RATE = re.compile(r"\(([0-9]+X) (\w+)\)")
 
 
 def _rate(port: RdmaPort) -> str:
@@ -203,7 +227,7 @@ def p2p(report: Report, page: Page) -> None:
     """GPUDirect P2P: pairs grouped by verdict and reasons."""
     if report.gpudirect.p2p:
         page.heading("GPUDirect P2P")
-        _grouped(report.gpudirect.p2p, lambda v: f"{v.verdict.value}, {v.road}", page)
+        _grouped(report.gpudirect.p2p, lambda v: f"{v.verdict.value}, {v.link}", page)
 
 
 def rdma(report: Report, page: Page) -> None:
@@ -221,11 +245,12 @@ def _grouped(verdicts: Sequence[V], title: Callable[[V], str], page: Page) -> No
     """Add the verdicts, those with the same verdict and the same reasons together; the evidence is the first's."""
     groups: dict[tuple[str, tuple[tuple[str, str], ...]], list[V]] = {}
     for v in verdicts:
-        groups.setdefault((title(v), tuple((r.effect, _general(r.text, v)) for r in v.reasons)), []).append(v)
-    for (name, steps), members in groups.items():
+        steps: tuple[tuple[str, str], ...] = tuple([(r.effect, _general(r.text, v)) for r in v.reasons])
+        groups.setdefault((title(v), steps), []).append(v)
+    for (name, shown), members in groups.items():
         first = members[0]
         page.text(f"{name}: {_pairs(members)}", style=VERDICT_STYLES[Verdict(first.verdict)], hang=4)
-        for r, (_, text) in zip(first.reasons, steps, strict=True):
+        for r, (_, text) in zip(first.reasons, shown, strict=True):
             page.text(f"- {text if len(members) > 1 else r.text}", indent=4, hang=2)
             for e in r.evidence[:2]:
                 page.text(evidence_line(e), indent=8, hang=2, style="dim")
@@ -235,8 +260,15 @@ def _grouped(verdicts: Sequence[V], title: Callable[[V], str], page: Page) -> No
 
 def _general(text: str, v: V) -> str:
     """Return a reason without the labels of its pair, so that equal reasons of many pairs read once."""
-    second = "the other GPU" if v.to_label.startswith("GPU") else "the NIC"
-    return re.sub(rf"\b{re.escape(v.from_label)}\b", "the GPU", re.sub(rf"\b{re.escape(v.to_label)}\b", second, text))
+    if v.to_label in text:
+        second = "the NIC" if isinstance(v, RdmaVerdict) else "the other GPU"
+        text = _word(v.to_label).sub(second, text)
+    return _word(v.from_label).sub("the GPU", text) if v.from_label in text else text
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _word(label: str) -> re.Pattern[str]:
+    return re.compile(rf"\b{re.escape(label)}\b")
 
 
 def _pairs(members: Sequence[V]) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from topocheck.host.base import Answer, HostError
+from topocheck.render.quoting import one_line
 
 if TYPE_CHECKING:
-    from topocheck.host.snapshot import Header
+    from topocheck.host.recording.snapshot import Header
 
 LINE_LIMIT = 200
 
@@ -27,7 +28,7 @@ def show_text(header: Header, answers: Mapping[str, Answer], grep: str | None) -
         lines.append("Show answers with --grep TEXT.")
     else:
         lines += [f"{q}: {answer_text(answers[q])}" for q in sorted(answers) if grep in q]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{one_line(line)}\n" for line in lines)
 
 
 def answer_text(answer: Answer) -> str:

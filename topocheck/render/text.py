@@ -1,22 +1,26 @@
-"""The report for a person: one screen of summary, then a section for each thing that can be wrong."""
+"""The report for a person: a first screen, and a section for each thing that can be wrong."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import topocheck
-from topocheck.model.base import Finding, Missing, Reason, State, known
-from topocheck.render import sections_host, sections_links
-from topocheck.render.page import Page, Style, clean
-from topocheck.render.words import STATE_MARKS, STATE_STYLES, evidence_line, gpu_connection, plural
+from topocheck.model.base import Missing, Reason, State, is_lost, known
+from topocheck.picture.scene import nic_product
+from topocheck.picture.words import rate
+from topocheck.render import sections_devices, sections_host, sections_links
+from topocheck.render.findings import MAX_EVIDENCE, add_findings
+from topocheck.render.page import Page, Style
+from topocheck.render.quoting import name_text
+from topocheck.render.words import STATE_MARKS, STATE_STYLES, gpu_connection, plural
 
 if TYPE_CHECKING:
+    from topocheck.gpudirect.types import P2pVerdict
     from topocheck.pipeline import Report
-
-MAX_EVIDENCE = 4
-"""Pieces of evidence shown for one finding; the JSON holds all of them."""
+    from topocheck.topology.types import Topology
 
 
 def report_text(report: Report, sections: Sequence[str] | None, style: Style) -> str:
@@ -24,12 +28,30 @@ def report_text(report: Report, sections: Sequence[str] | None, style: Style) ->
 
     Args:
         report: what was found.
-        sections: names of the sections wanted; all where None or empty.
+        sections: names of the sections wanted; the first screen where None or empty.
         style: columns and colours.
     """
     page = Page(style)
-    add_sections(report, sections, page)
-    return clean(page.render()) if not style.colour else page.render()
+    if sections:
+        add_sections(report, sections, page)
+    else:
+        first_screen(report, page)
+    return page.render()
+
+
+def first_screen(report: Report, page: Page) -> None:
+    """What is wrong and how fast the links are, on a screen and a half."""
+    _title(report, page)
+    facts(report, page)
+    if report.results:
+        findings(report, page, max_evidence=2)
+    for section in (sections_links.matrix, sections_devices.few_devices, sections_links.nvlink, sections_links.nics):
+        section(report, page)
+    page.blank()
+    page.text(
+        f"--all prints all {len(SECTIONS)} sections, --section NAME one of them: tree, numa, nccl, rdma, ...",
+        style="dim",
+    )
 
 
 def add_sections(report: Report, sections: Sequence[str] | None, page: Page) -> None:
@@ -39,88 +61,111 @@ def add_sections(report: Report, sections: Sequence[str] | None, page: Page) -> 
         SECTIONS[name](report, page)
         if sections and page.length() == before:
             page.blank()
-            page.text(f"{name}: this machine showed nothing to list here", style="dim")
+            page.text(f"{name}: nothing to list on this machine", style="dim")
 
 
 def summary(report: Report, page: Page) -> None:
-    """What this node is and what is wrong, on one screen."""
+    """What this node is and what is wrong."""
+    _title(report, page)
+    facts(report, page)
+    if report.results:
+        findings(report, page)
+
+
+def notes(report: Report, page: Page) -> None:
+    """The notes, which need no attention."""
+    found = [f for f in report.findings if f.state is State.NOTE]
+    if found:
+        page.heading("Notes")
+        add_findings(found, page, max_evidence=2)
+
+
+def _title(report: Report, page: Page) -> None:
+    page.text(f"topocheck {topocheck.__version__}: {name_text(host_name(report))}", indent=0, hang=2, style="bold")
+
+
+def host_name(report: Report) -> str:
+    """Return what the node is called, with the snapshot where it is read from one."""
+    node = report.node
+    taken = f", taken {node.taken_at}" if node.taken_at else ""
+    source = "" if node.source == "live" or node.made_from else f" (snapshot {node.source}{taken})"
+    return _or(node.system.hostname, "this node") + source
+
+
+def facts(report: Report, page: Page) -> None:
+    """What this node is, in a line for each kind of device."""
     node, topology = report.node, report.topology
-    host = _or(node.system.hostname, "this node")
-    source = "" if node.source == "live" else f" (recording {node.source})"
-    page.line((f"topocheck {topocheck.__version__}: {host}{source}", "bold"))
-    page.blank()
-    if node.taken_at:
-        page.pair("taken", node.taken_at)
+    made = node.made_from
+    if made is not None:
+        for f in made.files:
+            page.pair("made from", name_text(f"{f.name}: {', '.join(f.formats)}"))
+        page.pair("not in it" if len(made.files) == 1 else "not in them", ", ".join(made.unseen) or "nothing large")
     if machine := _machine(report):
         page.pair("machine", machine)
     page.pair("GPUs", _gpus(report))
     if topology.accelerators:
         models = Counter(_of_maker(str(g.vendor), _or(g.name, "accelerator")) for g in topology.accelerators)
         listed = ", ".join(f"{n} x {m}" for m, n in models.items())
-        page.pair("accelerators", f"{listed}: reported, not judged")
+        page.pair("accelerators", f"{listed}: reported, not checked")
     page.pair("NICs", _nics(report))
     if len(topology.gpus) > 1:
-        page.pair("GPU wiring", gpu_connection(topology))
+        page.pair("GPU interconnect", gpu_connection(topology) + _fastest(topology))
     if report.gpudirect.p2p:
-        page.pair("GPUDirect P2P", _verdicts([v.verdict.value for v in report.gpudirect.p2p], "ordered pair"))
+        page.pair("GPUDirect P2P", _pairs_judged(report.gpudirect.p2p))
     if report.gpudirect.rdma:
-        near = {(n.gpu, nic) for n in topology.nearest_nics for nic in n.nics}
-        nearest = Counter(v.verdict.value for v in report.gpudirect.rdma if (v.from_, v.to) in near)
-        with_nearest = ", ".join(f"{v} {n}" for v, n in nearest.items()) or "not known"
-        page.pair(
-            "GPUDirect RDMA",
-            f"{_verdicts([v.verdict.value for v in report.gpudirect.rdma])}; nearest NICs: {with_nearest}",
-        )
-    for b in report.backends:
-        if b.fits == "best":
-            page.pair("backend", f"{b.name}: {b.why}")
-    if report.results:
-        findings(report, page)
+        page.pair("GPUDirect RDMA", _nearest_judged(report))
 
 
-def findings(report: Report, page: Page) -> None:
-    """The findings, worst first; notes in one line each."""
+def findings(report: Report, page: Page, *, max_evidence: int = MAX_EVIDENCE) -> None:
+    """The findings, worst first; notes are named in one line."""
     counts = Counter(f.state for f in report.findings)
     page.blank()
     order = (State.FAIL, State.UNKNOWN, State.WARN, State.NOTE)
     parts = [f"{counts[s]} {STATE_MARKS[s].lower()}" for s in order if counts[s]]
     judged = sum(r.state is not State.NOT_APPLICABLE for r in report.results)
-    if not parts:
-        page.line(("Nothing wrong found", "bold green"), f" by {plural(judged, 'check')}.")
-    else:
+    unusable = no_usable_gpu(report)
+    if parts:
         page.line(("Findings", "bold"), f" of {plural(judged, 'check')}: {', '.join(parts)}")
-    add_findings([f for f in report.findings if f.state is not State.NOTE], page)
-    notes = [f for f in report.findings if f.state is State.NOTE]
-    for f in notes:
-        page.text(f"note  {f.id}  {f.subject}: {f.title}", style="cyan", hang=6)
+    elif not unusable:
+        page.line(("No problems found", "bold green"), f" by {plural(judged, 'check')}.")
+    if unusable:
+        page.text(unusable, style="yellow", hang=2)
+    # Of files that tell a part, much is unknown: one line for each, so that what was found stands out.
+    short = {State.NOTE, State.UNKNOWN} if report.node.made_from else {State.NOTE}
+    add_findings([f for f in report.findings if f.state not in short], page, max_evidence=max_evidence)
+    for f in report.findings:
+        if f.state in short - {State.NOTE}:
+            page.text(f"{STATE_MARKS[f.state]}  {f.id}  {f.subject}: {f.title}", style=STATE_STYLES[f.state], hang=6)
+    noted = dict.fromkeys(f.id for f in report.findings if f.state is State.NOTE)
+    if noted:
+        page.text(f"{plural(counts[State.NOTE], 'note')}: {', '.join(noted)} (--section notes)", style="dim", hang=2)
     bad = [p for p in report.node.probes if p.state in ("failed", "timed_out")]
     for p in bad:
         page.text(f"probe {p.name} {p.state.replace('_', ' ')}: {p.detail}", style="magenta", hang=2)
 
 
-def add_findings(findings: Sequence[Finding], page: Page) -> None:
-    """Add findings in their order; those that say the same of several subjects as one, with the first's evidence."""
-    alike: dict[tuple[State, str, str, str, str], list[Finding]] = {}
-    for f in findings:
-        alike.setdefault((f.state, f.id, f.title, f.consequence, f.fix or ""), []).append(f)
-    for first, *others in alike.values():
-        finding(first, [f.subject for f in others], page)
+def no_usable_gpu(report: Report) -> str:
+    """Return that no NVIDIA GPU can be used, and what to look at first; empty where one can, or nobody can tell."""
+    node, topology = report.node, report.topology
+    if node.made_from is not None or not node.probes:
+        return ""
+    if any(g.on_bus and g.nvml is not None for g in topology.gpus) or (
+        topology.gpus and isinstance(node.nvml.gpus, Missing) and is_lost(node.nvml.gpus)
+    ):
+        return ""
+    if topology.gpus:
+        return "No NVIDIA GPU is usable: what needs one was not checked. First: nvidia-smi, then dmesg | grep -i nvrm"
+    if topology.accelerators:
+        return f"No NVIDIA GPU: {plural(len(topology.accelerators), 'accelerator')} of another maker, not checked."
+    start = "No NVIDIA GPU was found, so nothing about GPUs was checked. If one is expected"
+    if known(node.system.container):
+        return f"{start}: start the container with GPUs (docker run --gpus all; Kubernetes: nvidia.com/gpu)."
+    if known(node.system.hypervisor):
+        return f"{start}: is one assigned to this VM (lspci -d 10de:)? Then the driver (nvidia-smi)."
+    return f"{start}: lspci -d 10de: (slot, power, firmware setup), then the driver (nvidia-smi)."
 
 
-def finding(f: Finding, others: Sequence[str], page: Page) -> None:
-    """One finding with its evidence and fix, and the `others` of which it is true too."""
-    page.text(f"{STATE_MARKS[f.state]}  {f.id}  {f.subject}", style=STATE_STYLES[f.state], hang=6)
-    if others:
-        page.text(f"and {len(others)} more: {', '.join(others)}", indent=8, hang=2)
-    page.text(f.title, indent=8)
-    if f.consequence:
-        page.text(f.consequence, indent=8)
-    for e in f.evidence[:MAX_EVIDENCE]:
-        page.text(evidence_line(e), indent=10, style="dim", hang=2)
-    if len(f.evidence) > MAX_EVIDENCE:
-        page.text(f"and {len(f.evidence) - MAX_EVIDENCE} more (--format json shows all)", indent=10, style="dim")
-    if f.fix:
-        page.text(f"fix: {f.fix}", indent=8, style="green", hang=5)
+_TRADEMARK = re.compile(r"\((?:R|TM)\)", re.IGNORECASE)
 
 
 def _machine(report: Report) -> str:
@@ -128,7 +173,7 @@ def _machine(report: Report) -> str:
     nodes = len(numa.nodes) if known(numa.nodes) else 0
     if isinstance(system.kernel_release, Missing) and isinstance(system.cpu_vendor, Missing):
         return ""
-    parts = [_or(system.cpu_model_name, _or(system.cpu_vendor, "CPU unknown"))]
+    parts = [_TRADEMARK.sub("", _or(system.cpu_model_name, _or(system.cpu_vendor, "CPU not known")))]
     if known(numa.sockets):
         parts.append(plural(numa.sockets, "socket"))
     if nodes:
@@ -138,9 +183,9 @@ def _machine(report: Report) -> str:
         parts.append(product)
     if known(system.hypervisor):
         unnamed = system.hypervisor == "unknown"
-        parts.append("guest of an unnamed hypervisor" if unnamed else f"{system.hypervisor} guest")
+        parts.append("VM (hypervisor not known)" if unnamed else f"{system.hypervisor} VM")
     elif system.hypervisor.reason is Reason.ABSENT:
-        parts.append("no hypervisor seen")
+        parts.append("bare metal")
     if known(system.container):
         parts.append(f"in a container ({system.container})")
     return ", ".join(parts)
@@ -155,14 +200,14 @@ def _gpus(report: Report) -> str:
     topology, nvml = report.topology, report.node.nvml
     if not topology.gpus:
         why = f" ({nvml.error})" if nvml.error and not topology.accelerators else ""
-        return f"none found{why}"
+        return f"no NVIDIA GPU{why}" if topology.accelerators else f"none found{why}"
     models = Counter(_or(g.name, _device_name(g.pci)) for g in topology.gpus)
     text = ", ".join(f"{n} x {m}" for m, n in models.items())
     if known(nvml.driver_version):
         flavour = (
             f" {report.node.system.nvidia_module_flavor}" if known(report.node.system.nvidia_module_flavor) else ""
         )
-        return f"{text}, driver {nvml.driver_version}{flavour}, CUDA {_or(nvml.cuda_version, 'unknown')}"
+        return f"{text}, driver {nvml.driver_version}{flavour}, CUDA {_or(nvml.cuda_version, 'not known')}"
     if report.node.probes:
         return f"{text}; NVML not available ({nvml.error or _reason(nvml.driver_version)})"
     return text
@@ -170,25 +215,85 @@ def _gpus(report: Report) -> str:
 
 def _nics(report: Report) -> str:
     topology = report.topology
+    if not topology.nics and topology.nics_untold is not None:
+        why = topology.nics_untold.detail or _reason(topology.nics_untold)
+        return f"{_functions(topology)}RDMA devices and ports not known ({why})"
+    if not topology.nics and not report.node.probes and not topology.devices:
+        return "none in this text"
     if not topology.nics:
+        rdma = report.node.net.rdma
+        placeless = [d.name for d in rdma if not known(d.address) and is_lost(d.address)] if known(rdma) else []
+        if placeless:
+            return f"{plural(len(placeless), 'RDMA device')}, PCI address not known"
         interfaces = report.node.net.interfaces
+        if not known(report.node.net.rdma) and is_lost(report.node.net.rdma):
+            return f"not known ({_reason(report.node.net.rdma)})"
         plain = [i for i in interfaces if known(i.address)] if known(interfaces) else []
         names = ", ".join(i.name for i in plain[:6])
-        return f"no RDMA NIC; Ethernet: {names}" if plain else "no RDMA NIC"
+        found = f"{_functions(topology)}no RDMA device" if topology.rdma_functions else "no RDMA NIC"
+        return f"{found}; Ethernet: {names}" if plain else found
     kinds: Counter[str] = Counter()
     for n in topology.nics:
         port = n.rdma.ports[0] if n.rdma and n.rdma.ports else None
+        what = nic_product(n) or "NIC"
         if port is not None:
-            rate = f"{port.rate_gbit_s:g} Gb/s {_or(port.link_layer, '')}" if known(port.rate_gbit_s) else "? Gb/s"
-            kinds[f"{rate} {_or(port.state, 'state unknown')}"] += 1
-    listed = ", ".join(f"{n} x {k}" for k, n in kinds.most_common())
-    return f"{len(topology.nics)}: {listed}" if listed else str(len(topology.nics))
+            gbit_s = f"{port.rate_gbit_s:g} Gb/s" if known(port.rate_gbit_s) else "rate not known"
+            state = "" if port.state == "ACTIVE" else _or(port.state, "state not known")
+            what += f" {gbit_s} {_or(port.link_layer, '')} {state}"
+        kinds[" ".join(what.split())] += 1
+    return ", ".join(f"{n} x {k}" for k, n in kinds.most_common())
 
 
-def _verdicts(verdicts: list[str], one: str = "pair") -> str:
+def _functions(topology: Topology) -> str:
+    """Return the NICs on the PCI bus that have no RDMA device, with a semicolon; nothing for none."""
+    found = [topology.devices[a] for a in topology.rdma_functions]
+    names = [f"{d.address} {d.device_name}" if isinstance(d.device_name, str) else d.address for d in found]
+    rest = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"{len(names)} on the PCI bus: {', '.join(names[:4])}{rest}; " if names else ""
+
+
+_WORST_FIRST = ("unknown", "no", "degraded", "yes")
+
+
+def _counted(verdicts: Sequence[str], one: str, many: str, rest: str = "") -> str:
+    """Return `yes for all 28 GPU pairs`, or how many of them have which verdict, worst first."""
     counts = Counter(verdicts)
-    parts = [f"{v} for {counts[v]}" for v in ("yes", "degraded", "no", "unknown") if counts[v]]
-    return f"{', '.join(parts)} of {plural(len(verdicts), one)}"
+    words = {"unknown": "not known"}
+    if len(counts) == 1:
+        verdict = words.get(verdicts[0], verdicts[0])
+        return f"{verdict} for {f'all {len(verdicts)} {many}' if len(verdicts) > 1 else f'the {one}'}{rest}"
+    parts = [f"{words.get(v, v)} for {counts[v]}" for v in _WORST_FIRST if counts[v]]
+    return f"{', '.join(parts)} of {len(verdicts)} {many}{rest}"
+
+
+def _pairs_judged(verdicts: Sequence[P2pVerdict]) -> str:
+    """Return how many pairs of GPUs have peer access; of the two directions the worse counts."""
+    pairs: dict[frozenset[str], str] = {}
+    for v in verdicts:
+        key, value = frozenset((v.from_, v.to)), v.verdict.value
+        pairs[key] = min(pairs.get(key, value), value, key=_WORST_FIRST.index)
+    return _counted(list(pairs.values()), "GPU pair", "GPU pairs")
+
+
+def _nearest_judged(report: Report) -> str:
+    """Return for how many GPUs GPUDirect RDMA is possible with a nearest NIC: of several the best counts."""
+    found = {(v.from_, v.to): v.verdict.value for v in report.gpudirect.rdma}
+    best: list[str] = []
+    for near in report.topology.nearest_nics:
+        own = [found[near.gpu, nic] for nic in near.nics if (near.gpu, nic) in found]
+        best.append(max(own, key=_WORST_FIRST.index) if own else "unknown")
+    if not best:
+        return "not known"
+    rest = " with its nearest NIC" if len(best) == 1 else " with their nearest NICs"
+    why = "; nearest NICs not known" if all(n.untold for n in report.topology.nearest_nics) else ""
+    return _counted(best, "GPU", "GPUs", rest) + why
+
+
+def _fastest(topology: Topology) -> str:
+    """Return the NVLink rate of a pair of GPUs where it is one for all that have NVLink; else nothing."""
+    rates = {p.theoretical_gb_s for p in topology.paths if p.nvlinks}
+    only = next(iter(rates)) if len(rates) == 1 else None
+    return f", {rate(only)} per direction" if isinstance(only, float) else ""
 
 
 def _device_name(pci: object) -> str:
@@ -206,17 +311,19 @@ def _reason(value: object) -> str:
 
 SECTIONS: dict[str, Callable[[Report, Page], None]] = {
     "summary": summary,
-    "record": sections_host.record,
-    "tree": sections_links.tree,
+    "notes": notes,
+    "devices": sections_devices.devices,
+    "tree": sections_devices.tree,
     "matrix": sections_links.matrix,
     "pcie": sections_links.pcie,
     "nvlink": sections_links.nvlink,
-    "numa": sections_host.numa,
     "nics": sections_links.nics,
+    "numa": sections_host.numa,
     "nccl": sections_host.nccl,
     "p2p": sections_links.p2p,
     "rdma": sections_links.rdma,
     "limits": sections_host.limits,
     "software": sections_host.software,
+    "system-summary": sections_host.system_summary,
     "probes": sections_host.probes,
 }

@@ -1,88 +1,118 @@
-"""Entry points of the processes that hold ranks: one joined to a launcher, or several started by torch's launcher."""
+"""Entry point of the processes that hold ranks.
+
+`python -m topocheck.tests_live.rank_child JOB FD` is the one rank that a launcher's environment names, or
+the process that starts the ranks of this node; how it ended goes to the descriptor. `... JOB rank` is a local rank that
+is an interpreter of its own, `... JOB mpi` a rank that mpirun started.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
-from topocheck.tests_live.child import Pipe, die_with_parent
-from topocheck.tests_live.collectives import RankJob, rank_work
+from topocheck.process.parent import EventPipe, die_with_parent
+from topocheck.tests_live.launch.job import RankJob
+from topocheck.tests_live.launch.local import RankFailedError, Seat, become, run_ranks, seat_here
 
 
-class LaunchJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What a launching child is told; `local_ranks` 0 means: be the one rank that the environment names."""
+def be_rank(job: RankJob, rank: int, size: int, local_rank: int) -> None:
+    """Be one rank over torch, from its start to its end."""
+    from topocheck.tests_live.collectives.rank import Rank
 
-    ranks: RankJob
-    local_ranks: int = 0
+    if job.lab:
+        from topocheck.tests_live.labs.rank import LabRank
 
+        LabRank(job, rank, size, local_rank).run()
+    elif job.train:
+        from topocheck.tests_live.training.rank import TrainRank
 
-def _elastic_rank(job: bytes) -> None:
-    """One rank started by torch's elastic launcher, which sets the environment."""
-    rank_work(
-        msgspec.json.decode(job, type=RankJob),
-        int(os.environ["RANK"]),
-        int(os.environ["WORLD_SIZE"]),
-        int(os.environ["LOCAL_RANK"]),
-    )
-
-
-def launch_local(job: RankJob, local_ranks: int) -> None:
-    """Start the ranks of this node, each with the rows of `job`; see `launch`."""
-    launch(_elastic_rank, msgspec.json.encode(job), local_ranks)
+        TrainRank(job, rank, size, local_rank).run()
+    else:
+        Rank(job, rank, size, local_rank).run()
 
 
-def launch(entry: Callable[[bytes], None], payload: bytes, local_ranks: int) -> None:
-    """Start ranks on this node with torch's own launcher, each calling `entry(payload)`, and wait for them.
+def be_mpi_rank(job: RankJob) -> None:
+    """Be one rank of MPI's world: the sweeps of the job, then its rows of training, then those of a lab."""
+    from mpi4py import MPI
+
+    from topocheck.tests_live.collectives.mpi import need_ranks, run_sweeps
+    from topocheck.tests_live.launch.job import Events
+
+    comm = MPI.COMM_WORLD
+    events = Events(job.events, comm.rank)
+    version = MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
+    events.send("ready", software={"mpi": version[:80]}, host=MPI.Get_processor_name())
+    try:
+        taken = [r.ranks for r in job.rows] + [r.ranks for r in job.train] + [max(r.who) + 1 for r in job.lab]
+        need_ranks(comm, max(taken, default=1))
+        run_sweeps(job.rows, comm, events)
+        if job.train:
+            from topocheck.tests_live.training.mpi import run_rows
+
+            run_rows(job.train, comm, events)
+        if job.lab:
+            from topocheck.tests_live.labs.rank import run_over_mpi
+
+            run_over_mpi(job.lab, comm, events)
+    except Exception as e:  # noqa: BLE001 - whatever MPI or numpy raises must reach the parent as words
+        events.send("failed", reason=f"{type(e).__name__}: {str(e).partition(chr(10))[0][:300]}")
+        comm.Abort(1)  # the others would wait for this rank for ever
+    events.send("finished")
+
+
+def start_here(job: RankJob, path: str) -> None:
+    """Start the ranks of this node and wait for them.
 
     Raises:
-        torch.distributed.elastic.multiprocessing.errors.ChildFailedError: a rank failed or was killed.
+        RankFailedError: a rank failed or was killed.
+        ImportError: torch cannot be imported.
     """
-    import torch
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # Forked ranks start with torch in place, where each one would otherwise take seconds to import it again. But
-    # torch's launcher asks the driver about GPUs where there are any, and CUDA does not survive a fork.
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=local_ranks,
-        run_id=f"topocheck-{os.getpid()}",
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        max_restarts=0,
-        monitor_interval=0.05,
-        start_method="spawn" if torch.cuda.is_available() else "fork",
-        local_addr="127.0.0.1",
-    )
-    elastic_launch(config, entry)(payload)
+    def work(seat: Seat) -> None:
+        be_rank(job, seat.rank, seat.size, seat.rank)
+
+    if job.local_gpus:
+        run_ranks(become("topocheck.tests_live.rank_child", path, "rank"), job.local_ranks)
+    else:
+        import torch  # noqa: F401 - forked ranks have it in place
+
+        run_ranks(work, job.local_ranks)
 
 
 def main() -> None:
-    """`python -m topocheck.tests_live.rank_child FD`: a LaunchJob on standard input, the end to the descriptor."""
+    """See above."""
+    path, how = sys.argv[1:3]
+    job = msgspec.json.decode(Path(path).read_bytes(), type=RankJob)
+    if how == "mpi":
+        be_mpi_rank(job)
+        return
+    if how == "rank":
+        seat = seat_here()
+        be_rank(job, seat.rank, seat.size, seat.rank)
+        return
     die_with_parent()
-    pipe = Pipe(int(sys.argv[1]))
-    job = msgspec.json.decode(sys.stdin.buffer.readline(), type=LaunchJob)
+    pipe = EventPipe(int(how))
     try:
         if job.local_ranks:
-            launch_local(job.ranks, job.local_ranks)
-        else:
-            e = os.environ
-            rank_work(job.ranks, int(e["RANK"]), int(e["WORLD_SIZE"]), int(e["LOCAL_RANK"]))
+            start_here(job, path)
+        elif job.world is not None:
+            be_rank(job, job.world.rank, job.world.size, job.world.local_rank)
     except ImportError as e:
         pipe.send("failed", reason=f"torch cannot be imported ({e}): pip install 'topocheck-gpu[bw]'", failures={})
-        return
+    except RankFailedError as e:
+        pipe.send("failed", reason=str(e), failures={str(rank): how for rank, how in e.failures.items()})
     except Exception as e:  # noqa: BLE001 - whatever torch raises must reach the parent as words
-        failures = {
-            str(rank): f"exit code {f.exitcode}" if f.exitcode >= 0 else f"signal {-f.exitcode}"
-            for rank, f in getattr(e, "failures", {}).items()
-        }
         first = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
-        pipe.send("failed", reason=f"{type(e).__name__}: {first[:300]}", failures=failures)
-        return
-    pipe.send("done")
+        pipe.send("failed", reason=f"{type(e).__name__}: {first[:300]}", failures={})
+    else:
+        pipe.send("done")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of torch may still use the place where the ranks meet; they must not find an interpreter that ends.
+    os._exit(0)
 
 
 if __name__ == "__main__":

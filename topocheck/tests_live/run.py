@@ -12,15 +12,17 @@ from time import monotonic
 import msgspec
 
 import topocheck
+from topocheck.bandwidth.cases import HOST, CollectiveRow, CopyRow, Plan
 from topocheck.model.base import Missing
 from topocheck.model.measurement import Measurement, NotMeasured, Run
 from topocheck.model.node import Node
-from topocheck.tests_live.collect import QUIET_S, run_collectives
-from topocheck.tests_live.ranks import World
-from topocheck.tests_live.roads import Roads
-from topocheck.tests_live.rows import HOST, CollectiveRow, CopyRow, Plan
-from topocheck.tests_live.supervise import OURS, Process, run_group, start_child
-from topocheck.tests_live.watch import Watch, device_states, disturbance, disturbed
+from topocheck.process.child import PIDS, Child
+from topocheck.tests_live.copies.supervisor import run_group, start_child
+from topocheck.tests_live.disturbance import Watch, device_states, disturbance, disturbed
+from topocheck.tests_live.launch.ranks import QUIET_S, run_collectives
+from topocheck.tests_live.launch.rendezvous import Rendezvous
+from topocheck.tests_live.launch.world import World
+from topocheck.topology.types import Topology
 
 METHOD = (
     "Copies: warm-ups and timed copies are queued behind a gate and then let go; CUDA events; a sample is the mean of "
@@ -54,7 +56,7 @@ def driver_installed() -> bool:
         return False
 
 
-def warm_child(engine: str) -> Process | None:
+def warm_child(engine: str) -> Child | None:
     """Start the first child while the machine is still being looked at; it loads what it needs and waits."""
     return start_child("driver") if engine in ("driver", "both") and driver_installed() else None
 
@@ -62,7 +64,7 @@ def warm_child(engine: str) -> Process | None:
 def quiet_limit_s(budget: str, rows: tuple[CollectiveRow, ...], *, joined: bool) -> float:
     """Return after how many seconds without a word ranks that have met are taken for hung.
 
-    A quick run that hangs should be told soon: 20 s, or five times what the longest sweep is to take in all. NCCL,
+    A quick run that hangs should be reported soon: 20 s, or five times what the longest sweep is to take in all. NCCL,
     whose first call on many GPUs takes its time, and ranks of a launcher, of other nodes too, get the usual limit.
     """
     if budget != "quick" or joined or any(r.backend == "nccl" for r in rows):
@@ -76,15 +78,16 @@ class Runner:
     def __init__(
         self,
         plan: Plan,
-        roads: Roads,
+        topology: Topology,
         node: Node | None = None,
         *,
         world: World | None = None,
+        meeting: Rendezvous | None = None,
         tell: Tell = lambda kind, words, share: None,
-        child: Process | None = None,
+        child: Child | None = None,
     ) -> None:
-        self.plan, self.roads, self.node, self.world, self.tell = plan, roads, node, world, tell
-        self.child = child
+        self.plan, self.topology, self.node, self.world, self.tell = plan, topology, node, world, tell
+        self.meeting, self.child = meeting, child
         self.software: dict[str, str] = {"topocheck": topocheck.__version__, "python": platform.python_version()}
         self.measured: list[Measurement] = []
         self.not_measured: list[NotMeasured] = list(plan.left_out)
@@ -124,6 +127,7 @@ class Runner:
             planned_s=round(self.plan.estimate_s, 1),
             wall_s=round(monotonic() - begun, 3),
             interrupted=interrupted,
+            ranks_authenticated_by="" if self.meeting is None else self.meeting.authenticated_by,
             device_states=device_states(watch.looks, devices, before),
             measurements=tuple(self.measured),
             not_measured=tuple(self.not_measured),
@@ -132,11 +136,11 @@ class Runner:
     def _devices(self) -> dict[int, str]:
         used = {e for r in self.plan.copies for t in r.transfers for e in (t.source, t.destination)}
         used |= {a for c in self.plan.collectives for a in c.members}
-        return {g.index: g.address for g in self.roads.topology.gpus if g.address in used and isinstance(g.index, int)}
+        return {g.index: g.address for g in self.topology.gpus if g.address in used and isinstance(g.index, int)}
 
     def _before(self) -> dict[int, frozenset[int]]:
         out = {}
-        for g in self.roads.topology.gpus:
+        for g in self.topology.gpus:
             if g.nvml is not None and not isinstance(g.nvml.processes, Missing) and isinstance(g.index, int):
                 out[g.index] = frozenset(p.pid for p in g.nvml.processes)
         return out
@@ -172,13 +176,13 @@ class Runner:
             return
         watch.collect()
         ends = {result.from_, result.to, *result.members}
-        index = {g.index for g in self.roads.topology.gpus if g.address in ends}
+        index = {g.index for g in self.topology.gpus if g.address in ends}
         since = self._row_began if result.kind != "collective" else monotonic() - result.wall_s
-        looks = [x for x in watch.looks if x.at >= since and x.index in index]
-        label = self.roads.label
+        looks = [x for x in watch.looks if x.at >= since and x.gpu.index in index]
+        label = self.topology.label
         named = msgspec.structs.replace(result, from_label=label(result.from_), to_label=label(result.to))
         shared = {i: p for i, p in before.items() if i in index}
-        words = disturbance(looks, shared, frozenset(OURS)) if looks else _shared_text(shared)
+        words = disturbance(looks, shared, frozenset(PIDS)) if looks else _shared_text(shared)
         self.measured.append(disturbed(named, words))
 
     def _collectives(self, watch: Watch, before: dict[int, frozenset[int]]) -> None:
@@ -188,11 +192,11 @@ class Runner:
             members = max((r.members for r in torch_rows), key=len)
             cpus = []
             for a in members:
-                g = self.roads.gpu(a)
+                g = self.topology.find_gpu(a)
                 cpus.append("" if g is None or isinstance(g.cpu_affinity, Missing) else g.cpu_affinity)
             for result in run_collectives(
                 torch_rows,
-                world=self.world,
+                meeting=self.meeting,
                 local_gpus=members,
                 local_cpus=tuple(cpus),
                 heard=self._heard_ranks,
@@ -205,7 +209,7 @@ class Runner:
             self._mpi(mpi_rows)
 
     def _mpi(self, rows: tuple[CollectiveRow, ...]) -> None:
-        from topocheck.tests_live.mpi import run_mpi
+        from topocheck.tests_live.collectives.mpi import run_mpi
 
         for result in run_mpi(rows, world=self.world, software=self.software):
             if isinstance(result, Measurement):
@@ -246,10 +250,10 @@ def machine_facts(node: Node | None) -> dict[str, str]:
     return out
 
 
-def busy(roads: Roads, addresses: set[str]) -> list[str]:
+def busy(topology: Topology, addresses: set[str]) -> list[str]:
     """Return what speaks against measuring these GPUs now: processes on them, load, an exclusive compute mode."""
     out = []
-    for g in roads.topology.gpus:
+    for g in topology.gpus:
         if g.address not in addresses or g.nvml is None:
             continue
         n = g.nvml
@@ -260,10 +264,10 @@ def busy(roads: Roads, addresses: set[str]) -> list[str]:
     return out
 
 
-def forbidden(roads: Roads, addresses: set[str]) -> list[str]:
+def forbidden(topology: Topology, addresses: set[str]) -> list[str]:
     """Return what makes measuring impossible: a compute mode that lets no process in."""
     return [
         f"{g.label} is in compute mode {g.nvml.compute_mode}: set it back with nvidia-smi -c DEFAULT (needs root)"
-        for g in roads.topology.gpus
+        for g in topology.gpus
         if g.address in addresses and g.nvml is not None and "prohib" in str(g.nvml.compute_mode).lower()
     ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from topocheck.model.address import parse_cpulist
+import msgspec
+
+from topocheck.model.address import address_key, parse_cpulist
 from topocheck.model.base import Missing, Reason, ReasonStep, Verdict, small_number
 from topocheck.model.smi import SmiMatrix
+from topocheck.topology.classes import path_class
 from topocheck.topology.types import Gpu, NearestNics, Nic, Path, PathClass, Topology
 
 NOT_TOLD = Missing(Reason.NOT_RECORDED, "the matrix does not say")
-_ORDER = [c.value for c in PathClass]
+_ORDER = list(PathClass)
 
 P2P_CODES = {
     "CNS": "chipset not supported: the driver's table of chipsets does not list this host bridge",
@@ -35,7 +38,13 @@ def topology_of(matrix: SmiMatrix) -> Topology:
     )
     ends = [(x.address, x.label) for x in gpus] + [(x.address, x.label) for x in nics]
     paths = tuple(_path(matrix, g.address, at, name) for g in gpus for at, name in ends if at != g.address)
-    return Topology(gpus=gpus, nics=nics, paths=paths, nearest_nics=tuple(_nearest(matrix, g, nics) for g in gpus))
+    return Topology(
+        gpus=gpus,
+        nics=nics,
+        paths=paths,
+        nearest_nics=tuple(_nearest(matrix, g, nics) for g in gpus),
+        nics_untold=Missing(Reason.NOT_RECORDED, "a P2P table lists GPUs only") if matrix.kind == "p2p" else None,
+    )
 
 
 def p2p_codes(matrix: SmiMatrix) -> dict[tuple[str, str], dict[str, str]]:
@@ -105,16 +114,49 @@ def _path(matrix: SmiMatrix, a: str, b: str, b_label: str) -> Path:
         from_label=a,
         to_label=b_label,
         class_=cls or Missing(Reason.UNPARSABLE, "the text lost this cell"),
-        pcie_class=pcie or NOT_TOLD,
+        pcie_class=NOT_TOLD if not pcie else path_class(pcie) or Missing(Reason.UNPARSABLE, pcie),
         nvlinks=nvlinks,
+        nvlinks_untold=_links_untold(matrix, cls, is_gpu(b)),
         theoretical_gb_s=NOT_TOLD,
     )
 
 
+def _links_untold(matrix: SmiMatrix, cls: str | None, between_gpus: bool) -> Missing | None:
+    """Return why a text does not tell whether NVLink joins a pair: `-mp` leaves it out, a P2P table too."""
+    if not between_gpus or (cls is not None and matrix.kind == "m"):
+        return None
+    if cls is None and matrix.kind != "p2p":
+        return Missing(Reason.UNPARSABLE, "the text has no class in this cell")
+    return Missing(Reason.NOT_RECORDED, f"nvidia-smi topo -{matrix.kind} leaves NVLink out")
+
+
 def _nearest(matrix: SmiMatrix, gpu: Gpu, nics: tuple[Nic, ...]) -> NearestNics:
-    classes = {n.address: matrix.class_of(gpu.address, n.address) for n in nics}
-    told = [c for c in classes.values() if c in _ORDER]
+    classes = {n.address: path_class(matrix.class_of(gpu.address, n.address) or "") for n in nics}
+    told = [c for c in classes.values() if c is not None]
     if not told:
         return NearestNics(gpu=gpu.address, nics=(), class_=NOT_TOLD)
     best = min(told, key=_ORDER.index)
     return NearestNics(gpu=gpu.address, nics=tuple(a for a, c in classes.items() if c == best), class_=best)
+
+
+def with_matrix(topology: Topology, matrix: SmiMatrix) -> Topology:
+    """Return a topology with the classes that a matrix tells of pairs of GPUs whose own could not be determined.
+
+    nvidia-smi counts GPUs in the order of their addresses; the rows are these GPUs only where there are as many.
+    """
+    rows = [label for label in matrix.rows if is_gpu(label)]
+    addresses = sorted((g.address for g in topology.gpus), key=address_key)
+    if matrix.kind != "m" or len(rows) != len(addresses):
+        return topology
+    labels = dict(zip(addresses, sorted(rows, key=lambda label: int(label[3:])), strict=True))
+    return msgspec.structs.replace(topology, paths=tuple(_told(p, matrix, labels) for p in topology.paths))
+
+
+def _told(path: Path, matrix: SmiMatrix, labels: dict[str, str]) -> Path:
+    if not isinstance(path.class_, Missing) or path.from_ not in labels or path.to not in labels:
+        return path
+    cls = matrix.class_of(labels[path.from_], labels[path.to])
+    if cls is None:
+        return path
+    nvlinks = (small_number(cls[2:]) or 0) if cls.startswith("NV") else 0
+    return msgspec.structs.replace(path, class_=cls, nvlinks=nvlinks)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from topocheck.knowledge.products import vendor_name
 from topocheck.model.address import address_key, parse_cpulist
 from topocheck.model.base import ABSENT, Missing, Reason, known
 from topocheck.model.gpu import CudaDevice, NvmlGpu
+from topocheck.model.names import natural_key
 from topocheck.model.net import NetInterface, RdmaDevice
 from topocheck.model.node import Node
 from topocheck.model.pci import PciDevice
@@ -19,6 +19,7 @@ NVIDIA = 0x10DE
 _GPU_CLASSES = (0x0300, 0x0302)
 """VGA and 3D controller (PCI Code and ID Assignment Specification 1.11, 1.4)."""
 _DISPLAY_OTHER, _ACCELERATOR = 0x0380, 0x1200
+MELLANOX = 0x15B3
 NVSWITCH_CLASS = 0x0680
 """`Bridge, other`: what NVIDIA's NVSwitch functions say they are."""
 
@@ -32,6 +33,11 @@ def by_address(node: Node) -> dict[str, PciDevice]:
 def is_nvidia_gpu(device: PciDevice) -> bool:
     """Tell whether a function is an NVIDIA GPU: a display class, so not its audio function or an NVSwitch."""
     return device.vendor_id == NVIDIA and device.base_class in _GPU_CLASSES
+
+
+def by_mellanox(nic: Nic) -> bool:
+    """Tell whether a NIC is a ConnectX or BlueField, with the settings of its maker's tools (mlxconfig)."""
+    return nic.pci is not None and nic.pci.vendor_id == MELLANOX
 
 
 def nvswitches(devices: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
@@ -67,22 +73,33 @@ def numa_of(address: str, chain: Chain, devices: Mapping[str, PciDevice]) -> int
     return own
 
 
-def node_of_cpus(node: Node, cpulist: str | Missing) -> int | Missing:
-    """Return the one NUMA node that holds all CPUs of a list, where the machine has several nodes."""
-    nodes = node.numa.nodes
-    if isinstance(nodes, Missing) or isinstance(cpulist, Missing):
-        return ABSENT
-    try:
-        wanted = parse_cpulist(cpulist)
-        holders = [
-            n.node
-            for n in nodes
-            if not isinstance(n.cpulist, Missing) and wanted and wanted <= parse_cpulist(n.cpulist)
-        ]
-    except ValueError:
-        return ABSENT
-    with_cpus = [n for n in nodes if not isinstance(n.cpulist, Missing) and n.cpulist.strip()]
-    return holders[0] if len(holders) == 1 and len(with_cpus) > 1 else ABSENT
+class CpuNodes:
+    """Which NUMA node holds all CPUs of a list; every list is read once."""
+
+    def __init__(self, node: Node) -> None:
+        nodes = () if isinstance(node.numa.nodes, Missing) else node.numa.nodes
+        told = [(n.node, n.cpulist) for n in nodes if not isinstance(n.cpulist, Missing)]
+        self._several = sum(bool(text.strip()) for _, text in told) > 1
+        self._told = told if self._several else []
+        self._held: list[tuple[int, frozenset[int]]] | None = None
+        self._found: dict[str, int | Missing] = {}
+
+    def holding(self, cpulist: str | Missing) -> int | Missing:
+        """Return the one node that holds all CPUs of a list, where the machine has several nodes with CPUs."""
+        if isinstance(cpulist, Missing):
+            return ABSENT
+        if cpulist not in self._found:
+            try:
+                self._found[cpulist] = self._find(parse_cpulist(cpulist))
+            except ValueError:
+                self._found[cpulist] = ABSENT
+        return self._found[cpulist]
+
+    def _find(self, wanted: frozenset[int]) -> int | Missing:
+        if self._held is None:
+            self._held = [(n, parse_cpulist(text)) for n, text in self._told]
+        holders = [n for n, cpus in self._held if wanted and wanted <= cpus]
+        return holders[0] if len(holders) == 1 else ABSENT
 
 
 def _nvml_by_address(node: Node, unclaimed: list[str]) -> dict[str, NvmlGpu]:
@@ -116,16 +133,17 @@ def find_gpus(node: Node, devices: Mapping[str, PciDevice], places: Mapping[str,
     silent = sorted((a for a in pci if a not in nvml), key=address_key)
     order = [*sorted(nvml, key=lambda a: nvml[a].index), *silent]
     number = max((g.index for g in nvml.values()), default=-1) + 1
+    cpu_nodes = CpuNodes(node)
     out = []
     for i, address in enumerate(order):
         entry = nvml.get(address)
         label = f"GPU{entry.index if entry else number + i - len(nvml)}"
-        out.append(_gpu(node, address, label, devices, places, entry, cuda.get(address)))
+        out.append(_gpu(cpu_nodes, address, label, devices, places, entry, cuda.get(address)))
     return tuple(out)
 
 
 def _gpu(
-    node: Node,
+    cpu_nodes: CpuNodes,
     address: str,
     label: str,
     devices: Mapping[str, PciDevice],
@@ -136,7 +154,7 @@ def _gpu(
     pci = devices.get(address)
     cpu_node = numa_of(address, places.get(address, ()), devices)
     if isinstance(cpu_node, Missing) and nvml is not None:
-        found = node_of_cpus(node, nvml.cpu_affinity)
+        found = cpu_nodes.holding(nvml.cpu_affinity)
         cpu_node = found if known(found) else cpu_node
     name = nvml.name if nvml else (cuda.name if cuda else ABSENT)
     if isinstance(name, Missing) and pci is not None and not isinstance(pci.device_name, Missing):
@@ -192,14 +210,10 @@ def find_accelerators(devices: Mapping[str, PciDevice], places: Mapping[str, Cha
     return tuple(out)
 
 
-def natural_key(name: str) -> tuple[tuple[int, str], ...]:
-    """Return a sort key by which `mlx5_2` stands before `mlx5_10`."""
-    return tuple((int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"([0-9]{1,18})", name) if p)
-
-
 def find_nics(node: Node, devices: Mapping[str, PciDevice], places: Mapping[str, Chain]) -> tuple[Nic, ...]:
     """Return the RDMA devices that have a PCI parent, by name. A bond is one device, under its first function."""
     rdma = () if isinstance(node.net.rdma, Missing) else node.net.rdma
+    interfaces = _Interfaces(node)
     out = []
     for device in sorted(rdma, key=lambda d: natural_key(d.name)):
         if isinstance(device.address, Missing):
@@ -211,17 +225,29 @@ def find_nics(node: Node, devices: Mapping[str, PciDevice], places: Mapping[str,
                 cpu_node=numa_of(device.address, places.get(device.address, ()), devices),
                 pci=devices.get(device.address),
                 rdma=device,
-                interfaces=_interfaces(node, device),
+                interfaces=interfaces.of(device),
             )
         )
     return tuple(out)
 
 
-def _interfaces(node: Node, device: RdmaDevice) -> tuple[NetInterface, ...]:
-    """Return the interfaces of an RDMA device: those it names, else those on the same PCI function."""
-    listed = () if isinstance(node.net.interfaces, Missing) else node.net.interfaces
-    named = tuple(i for i in listed if i.name in device.netdevs)
-    return named or tuple(i for i in listed if known(i.address) and i.address == device.address)
+class _Interfaces:
+    """The interfaces of a node by name and by PCI function, each with its place in the list."""
+
+    def __init__(self, node: Node) -> None:
+        self._by_name: dict[str, list[tuple[int, NetInterface]]] = {}
+        self._by_address: dict[str, list[tuple[int, NetInterface]]] = {}
+        for number, i in enumerate(() if isinstance(node.net.interfaces, Missing) else node.net.interfaces):
+            self._by_name.setdefault(i.name, []).append((number, i))
+            if not isinstance(i.address, Missing):
+                self._by_address.setdefault(i.address, []).append((number, i))
+
+    def of(self, device: RdmaDevice) -> tuple[NetInterface, ...]:
+        """Return the interfaces of an RDMA device: those it names, else those on the same PCI function."""
+        found = [x for name in dict.fromkeys(device.netdevs) for x in self._by_name.get(name, ())]
+        if not found and not isinstance(device.address, Missing):
+            found = self._by_address.get(device.address, [])
+        return tuple(i for _, i in sorted(found, key=lambda x: x[0]))
 
 
 def software_rdma(node: Node) -> tuple[str, ...]:

@@ -139,9 +139,21 @@ def is_made_up(device: PciDevice, now: LinkState) -> bool:
     return _switch_kind(device) == "two_level_outer" and (generation(now.speed_gt_s) or 9) <= 2
 
 
+def negotiated(lower: PciDevice, upstream: PciDevice | None, gpu: NvmlGpu | None = None) -> tuple[LinkState, LinkState]:
+    """Return what a link negotiated, and what both its ends can do; arguments as for `pcie_hop`."""
+    now, most = current(lower), maximum(lower)
+    if gpu is not None and isinstance(now.rate(), Missing):
+        now, most = from_nvml(gpu)
+    if upstream is not None and not is_emulated(upstream):
+        most = _smaller(most, maximum(upstream))
+        if isinstance(now.rate(), Missing):
+            now = current(upstream)
+    return now, most
+
+
 def pcie_hop(
     lower: PciDevice,
-    upper: PciDevice | None,
+    upstream: PciDevice | None,
     *,
     gpu: NvmlGpu | None = None,
     driverless_gpu: bool = False,
@@ -151,37 +163,33 @@ def pcie_hop(
 
     Args:
         lower: endpoint or upstream port.
-        upper: the port above; None on a root bus. An emulated port has no say.
+        upstream: the port above; None on a root bus. An emulated port has no say.
         gpu: NVML's view where `lower` is a GPU, for its link and for whether it rests.
         driverless_gpu: `lower` is a GPU that no driver drives, which may rest without saying so.
-        formal: the link is known to stand in for another road.
+        formal: the link is known to stand in for another path.
     """
-    now, most = current(lower), maximum(lower)
-    if gpu is not None and isinstance(now.rate(), Missing):
-        now, most = from_nvml(gpu)
+    now, most = negotiated(lower, upstream, gpu)
     formal = formal or is_emulated(lower) or is_made_up(lower, now)
-    if upper is not None and not is_emulated(upper):
-        most = _smaller(most, maximum(upper))
-        if isinstance(now.rate(), Missing):
-            now = current(upper)
     slow = (
         not isinstance(now.speed_gt_s, Missing)
         and not isinstance(most.speed_gt_s, Missing)
         and now.speed_gt_s < most.speed_gt_s
     )
     idle = slow and (rests(lower, gpu) or driverless_gpu)
-    text = now.text()
+    text, shown = now.text(), now
     if formal:
         text = f"{text}, a formality"
     elif idle:
+        shown = most
         text = f"{most.text()}, idle at gen {generation(now.speed_gt_s)}"
     return Hop(
         kind=HopKind.PCIE,
         address=lower.address,
-        upper=upper.address if upper is not None else None,
+        upstream=upstream.address if upstream is not None else None,
         gb_s=now.rate(),
         attainable_gb_s=most.rate(),
         text=text,
+        generation=generation(shown.speed_gt_s),
         idle=idle,
         formal=formal,
     )

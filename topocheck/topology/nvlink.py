@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations
+from typing import Literal
 
 import msgspec
 
 from topocheck.knowledge import rates
-from topocheck.model.base import Missing, Reason
-from topocheck.model.gpu import NvLink, P2pStatus
+from topocheck.model.base import Missing, Reason, is_lost
+from topocheck.model.gpu import NvLink, NvmlGpu, P2pStatus
+from topocheck.model.system import DeviceFile
 from topocheck.topology.types import Gpu, NvLinkGroup
 
 
@@ -56,8 +58,27 @@ def ends_of(gpu: Gpu, gpus: Collection[str], switches: Collection[str]) -> Ends:
     return Ends({a: tuple(ls) for a, ls in to_gpu.items()}, tuple(to_switch), tuple(untold))
 
 
+def untold(gpu: Gpu, listed: tuple[NvmlGpu, ...] | Missing, file: DeviceFile | None = None) -> Missing | None:
+    """Return why a GPU may have more NVLinks in use, or to other ends, than are known; None where all answered.
+
+    `listed` are NVML's GPUs, or why there are none; `file` is the GPU's device file.
+    """
+    if isinstance(listed, Missing):
+        return listed if is_lost(listed) else None
+    if gpu.nvml is None and file is not None and file.refused:
+        return Missing(Reason.NOT_VISIBLE_HERE, f"this process may not open {file.path}")
+    count = gpu.nvml.nvlink_count if gpu.nvml else 0
+    if isinstance(count, Missing) and count.reason is Reason.NOT_RECORDED and gpu.nvml and not gpu.nvml.nvlinks:
+        return count
+    for link in gpu.nvml.nvlinks if gpu.nvml else ():
+        end = link.remote_address if link.active is True and link.remote_type != "switch" else link.active
+        if isinstance(end, Missing) and is_lost(end):
+            return end
+    return None
+
+
 def link_rate(links: Iterable[NvLink]) -> float | Missing:
-    """Return the summed payload rate of some links, GB/s in one direction; Missing where one cannot be told."""
+    """Return the summed payload rate of some links, GB/s in one direction; Missing where one cannot be determined."""
     total = 0.0
     for link in links:
         try:
@@ -92,15 +113,41 @@ def graph(
     listed = tuple(gpus)
     addresses = {g.address for g in listed}
     ends = {g.address: ends_of(g, addresses, switches) for g in listed}
+    make = _Bundles()
+    joined = _joined_by_status(statuses)
     out: dict[tuple[str, str], Bundle] = {}
     for a, b in combinations(sorted(addresses), 2):
         direct = _direct(a, b, ends)
-        bundle = _bundle(*direct, False)
-        bundle = bundle or _bundle(ends[a].to_switch, ends[b].to_switch, True)
-        bundle = bundle or _by_status(a, b, ends, statuses)
+        bundle = make(*direct, False) or make(ends[a].to_switch, ends[b].to_switch, True)
+        bundle = bundle or _by_status(a, b, ends, joined, make)
         if bundle is not None:
             out[a, b] = out[b, a] = bundle
     return out
+
+
+class _Bundles:
+    """Joins links to bundles. GPUs of one kind have the same links, so what was joined once is kept."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[int, int] = {}
+        self._numbers: dict[tuple[tuple[object, object], ...], int] = {}
+        self._made: dict[tuple[int, int, bool], Bundle | None] = {}
+
+    def _kind(self, links: tuple[NvLink, ...]) -> int:
+        """Return a number for what counts of some links; they live as long as this, so `id` names them."""
+        if id(links) not in self._kinds:
+            counted = tuple((x.version, x.speed_mb_s) for x in links)
+            self._kinds[id(links)] = self._numbers.setdefault(counted, len(self._numbers))
+        return self._kinds[id(links)]
+
+    def __call__(self, a: tuple[NvLink, ...], b: tuple[NvLink, ...], through_switch: bool) -> Bundle | None:
+        """Return the bundle of what two GPUs have towards each other; None where one has nothing."""
+        if not a or not b:
+            return None
+        key = (self._kind(a), self._kind(b), through_switch)
+        if key not in self._made:
+            self._made[key] = _bundle(a, b, through_switch)
+        return self._made[key]
 
 
 def _direct(a: str, b: str, ends: Mapping[str, Ends]) -> tuple[tuple[NvLink, ...], tuple[NvLink, ...]]:
@@ -113,20 +160,26 @@ def _direct(a: str, b: str, ends: Mapping[str, Ends]) -> tuple[tuple[NvLink, ...
     return there, back
 
 
+def _joined_by_status(statuses: Mapping[tuple[str, str], P2pStatus]) -> dict[str, set[str]]:
+    """Return each GPU with those that NVML's status for NVLink says it reaches."""
+    out: dict[str, set[str]] = {}
+    for (a, b), s in statuses.items():
+        if s.nvlink == "OK":
+            out.setdefault(a, set()).add(b)
+    return out
+
+
 def _by_status(
-    a: str, b: str, ends: Mapping[str, Ends], statuses: Mapping[tuple[str, str], P2pStatus]
+    a: str, b: str, ends: Mapping[str, Ends], joined: Mapping[str, set[str]], make: _Bundles
 ) -> Bundle | None:
     """Return the bundle of two GPUs whose links do not tell their far ends, where NVML says NVLink P2P is OK."""
     if not ends[a].untold or not ends[b].untold:
         return None
-
-    def joined(x: str) -> set[str]:
-        return {t for (f, t), s in statuses.items() if f == x and s.nvlink == "OK"}
-
-    if b not in joined(a) or a not in joined(b):
+    of_a, of_b = joined.get(a, set()), joined.get(b, set())
+    if b not in of_a or a not in of_b:
         return None
-    alone = joined(a) == {b} and joined(b) == {a}
-    return _bundle(ends[a].untold, ends[b].untold, not alone)
+    alone = len(of_a) == len(of_b) == 1
+    return make(ends[a].untold, ends[b].untold, not alone)
 
 
 def groups(gpus: Iterable[Gpu], bundles: Mapping[tuple[str, str], Bundle]) -> tuple[NvLinkGroup, ...]:
@@ -149,7 +202,7 @@ def groups(gpus: Iterable[Gpu], bundles: Mapping[tuple[str, str], Bundle]) -> tu
             continue
         inside = [bundles.get(p) for p in combinations([a for a in order if a in members], 2)]
         if all(b is not None and b.through_switch for b in inside):
-            kind = "switch"
+            kind: Literal["switch", "mesh", "partial"] = "switch"
         elif all(b is not None for b in inside):
             kind = "mesh"
         else:

@@ -6,31 +6,78 @@ the rate of the rest an upper bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 
 import msgspec
 
 from topocheck.knowledge.products import Product, find_product
-from topocheck.model.base import ABSENT, Missing, Reason, known
+from topocheck.model.base import ABSENT, Missing, Reason, known, value_or
 from topocheck.model.pci import PciDevice
 from topocheck.topology import classes
 from topocheck.topology.classes import Place, Surroundings
 from topocheck.topology.links import pcie_hop
 from topocheck.topology.nvlink import Bundle, link_rate
 from topocheck.topology.tree import Chain, common_length, is_host_bridge
-from topocheck.topology.types import Gpu, Hop, HopKind, Nic, Path, TreeNode
+from topocheck.topology.types import Gpu, Hop, HopKind, HostPath, Nic, Path, TreeNode
 
 
-class Map(msgspec.Struct, frozen=True, kw_only=True):
+class Side(msgspec.Struct, frozen=True):
+    """How one device reaches the top of its tree: the hops upwards, and what the rest of a path needs of them.
+
+    Attributes:
+        hops: from the device up; a GPU with a link of its own to its CPU leaves by that.
+        bridge: the host bridge above, `?` where none is known.
+        first, last: the narrowest hop with its rate, the first and the last of equals; None where no rate is known.
+        open: a hop has no rate.
+    """
+
+    hops: tuple[Hop, ...]
+    reverse: tuple[Hop, ...]
+    bridge: str
+    first: tuple[float, Hop] | None
+    last: tuple[float, Hop] | None
+    open: bool
+
+
+class Map(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What a path is found on."""
 
     devices: dict[str, PciDevice]
     places: dict[str, Chain]
     tree: dict[str, TreeNode]
     bundles: dict[tuple[str, str], Bundle]
+    untold: dict[str, Missing] = {}
+    """GPU -> why it may have more NVLinks than are known."""
     ancestors: dict[tuple[str, str], str | Missing]
     around: Surroundings
     flat: bool
+
+    @functools.cached_property
+    def _at(self) -> dict[tuple[str, str, bool], Place]:
+        return {}
+
+    def place(self, device: Gpu | Nic) -> Place:
+        """Return where a device is."""
+        key = (device.address, device.label, isinstance(device, Gpu))
+        found = self._at.get(key)
+        if found is None:
+            found = self._at[key] = Place(device.label, self.places.get(device.address, ()), device.cpu_node)
+        return found
+
+    @functools.cached_property
+    def sides(self) -> dict[tuple[str, bool], Side]:
+        """The sides that were worked out, by address and by whether it is a GPU's."""
+        return {}
+
+    @functools.cached_property
+    def middles(self) -> dict[tuple[str, str, int | Missing, int | Missing], tuple[Hop, ...]]:
+        """The hops across the top of the tree that were worked out, by both host bridges and both NUMA nodes."""
+        return {}
+
+    @functools.cached_property
+    def parts(self) -> dict[tuple[str, bool, int], tuple[Hop, ...]]:
+        """The hops below a shared bridge that were worked out, by address, kind and the bridge's place in the chain."""
+        return {}
 
 
 def product_of(gpu: Gpu) -> Product | None:
@@ -43,15 +90,14 @@ def product_of(gpu: Gpu) -> Product | None:
 def joined_to_cpu(gpu: Gpu) -> bool:
     """Tell whether a chip-to-chip link joins a GPU to its CPU, so that its PCIe link is a placeholder."""
     links = gpu.nvml.c2c_links if gpu.nvml is not None else ABSENT
+    if not isinstance(links, Missing) and links > 0:
+        return True
+    if gpu.cuda is not None and gpu.cuda.integrated is True:
+        return True  # a system on a chip, whether a table names it or not
     if not isinstance(links, Missing):
-        return links > 0
+        return False
     product = product_of(gpu)
     return product is not None and product.c2c
-
-
-def place_of(device: Gpu | Nic, places: Mapping[str, Chain]) -> Place:
-    """Return where a device is."""
-    return Place(device.label, places.get(device.address, ()), device.cpu_node)
 
 
 def upward(device: Gpu | Nic, stop: int, m: Map) -> tuple[Hop, ...]:
@@ -66,11 +112,11 @@ def upward(device: Gpu | Nic, stop: int, m: Map) -> tuple[Hop, ...]:
             continue
         if is_end and not isinstance(lower.physfn, Missing):
             lower = m.devices.get(lower.physfn, lower)
-        upper = m.devices.get(chain[i - 1]) if i else None
+        upstream = m.devices.get(chain[i - 1]) if i else None
         out.append(
             pcie_hop(
                 lower,
-                upper,
+                upstream,
                 gpu=nvml if is_end else None,
                 driverless_gpu=is_end and isinstance(device, Gpu) and nvml is None,
             )
@@ -109,6 +155,7 @@ def cpu_hop(gpu: Gpu) -> Hop | None:
         gb_s=rate,
         attainable_gb_s=rate,
         text=f"{len(links)} x NVLink{version} to the CPU",
+        generation=value_or(links[0].version, None),
     )
 
 
@@ -117,43 +164,95 @@ def _unread(kind: HopKind, address: str, text: str) -> Hop:
     return Hop(kind=kind, address=address, gb_s=gap, attainable_gb_s=gap, text=text)
 
 
-def _middle(a: Gpu | Nic, b: Gpu | Nic, chain_a: Chain, chain_b: Chain, m: Map) -> tuple[Hop, ...]:
+def _side(device: Gpu | Nic, m: Map) -> Side:
+    """Return how a device reaches the top of its tree; each device is worked out once."""
+    key = (device.address, isinstance(device, Gpu))
+    found = m.sides.get(key)
+    if found is None:
+        short = cpu_hop(device) if isinstance(device, Gpu) else None
+        hops = (short,) if short is not None else upward(device, 1, m)
+        rated = [(r, h) for h in hops if not isinstance(r := h.working_gb_s, Missing)]
+        bridge = next((e for e in m.places.get(device.address, ()) if is_host_bridge(e)), "?")
+        first = min(rated, key=lambda x: x[0], default=None)
+        last = min(reversed(rated), key=lambda x: x[0], default=None)
+        found = Side(hops, hops[::-1], bridge, first, last, len(rated) < len(hops))
+        m.sides[key] = found
+    return found
+
+
+def host_path(gpu: Gpu, m: Map) -> HostPath:
+    """Return the path from a GPU to its host's memory."""
+    side = _side(gpu, m)
+    rate, narrowest = (_NO_RATE, None) if side.first is None else side.first
+    return HostPath(hops=side.hops, theoretical_gb_s=rate, narrowest=narrowest)
+
+
+def _middle(a: Gpu | Nic, b: Gpu | Nic, bridge_a: str, bridge_b: str, m: Map) -> tuple[Hop, ...]:
     """Return the hops across the top of the tree, where the two devices share no bridge."""
-    bridges = [next((e for e in c if is_host_bridge(e)), "?") for c in (chain_a, chain_b)]
-    name = bridges[0] if bridges[0] == bridges[1] else "-".join(bridges)
+    key = (bridge_a, bridge_b, a.cpu_node, b.cpu_node)
+    if key in m.middles:
+        return m.middles[key]
+    same = bridge_a == bridge_b
+    name = bridge_a if same else f"{bridge_a}-{bridge_b}"
     out = []
     if m.flat:
         out.append(_unread(HopKind.HYPERVISOR, name, "what the hypervisor hides"))
-    out.append(_unread(HopKind.HOST_BRIDGE, name, "host bridge" if bridges[0] == bridges[1] else "host bridges"))
+    out.append(_unread(HopKind.HOST_BRIDGE, name, "host bridge" if same else "host bridges"))
     if known(a.cpu_node) and known(b.cpu_node) and a.cpu_node != b.cpu_node:
         out.append(_unread(HopKind.INTER_SOCKET, f"node{a.cpu_node}-node{b.cpu_node}", "between NUMA nodes"))
-    return tuple(out)
+    m.middles[key] = tuple(out)
+    return m.middles[key]
 
 
-def pcie_hops(a: Gpu | Nic, b: Gpu | Nic, m: Map) -> tuple[Hop, ...]:
-    """Return all hops between two devices by PCIe, in order from `a`.
+def _part(device: Gpu | Nic, stop: int, m: Map) -> tuple[Hop, ...]:
+    key = (device.address, isinstance(device, Gpu), stop)
+    if key not in m.parts:
+        m.parts[key] = upward(device, stop, m)
+    return m.parts[key]
+
+
+class _Way(msgspec.Struct, frozen=True):
+    """The hops of a path, the narrowest of them with its rate, and whether one has no rate."""
+
+    hops: tuple[Hop, ...]
+    narrowest: Hop | None
+    gb_s: float | Missing
+    open: bool
+
+
+def _by_pcie(a: Gpu | Nic, b: Gpu | Nic, m: Map) -> _Way:
+    """Return the way between two devices by PCIe, in order from `a`.
 
     A GPU with a link of its own to its CPU leaves by that, unless the two share a PCIe switch.
     """
-    chain_a, chain_b = m.places.get(a.address, ()), m.places.get(b.address, ())
-    n = common_length(chain_a[:-1], chain_b[:-1])
-    if classes.shares_function(chain_a, chain_b):
+    above_a, above_b = m.place(a).above, m.place(b).above
+    n = common_length(above_a, above_b)
+    if n > 0 and not is_host_bridge(above_a[n - 1]):
         middle: tuple[Hop, ...] = ()
         if m.around.guest:
-            middle = (_unread(HopKind.HYPERVISOR, chain_a[n - 1], "what the hypervisor hides"),)
-        return (*upward(a, n, m), *middle, *reversed(upward(b, n, m)))
-    sides = []
-    for device in (a, b):
-        short = cpu_hop(device) if isinstance(device, Gpu) else None
-        hops = (short,) if short is not None else upward(device, 1, m)
-        sides.append(hops)
-    return (*sides[0], *_middle(a, b, chain_a, chain_b, m), *reversed(sides[1]))
+            middle = (_unread(HopKind.HYPERVISOR, above_a[n - 1], "what the hypervisor hides"),)
+        return _way((*_part(a, n, m), *middle, *reversed(_part(b, n, m))))
+    up, down = _side(a, m), _side(b, m)
+    hops = (*up.hops, *_middle(a, b, up.bridge, down.bridge, m), *down.reverse)
+    best = up.first
+    if best is None or (down.last is not None and down.last[0] < best[0]):
+        best = down.last
+    # Nothing across the top of a tree tells its rate, so the way is open.
+    return _Way(hops, None if best is None else best[1], _NO_RATE if best is None else best[0], True)
+
+
+_NO_RATE = Missing(Reason.ABSENT, "no hop of this path tells its rate")
+
+
+def _way(hops: tuple[Hop, ...]) -> _Way:
+    narrowest, rate = _narrowest(hops)
+    return _Way(hops, narrowest, rate, any(isinstance(h.working_gb_s, Missing) for h in hops))
 
 
 def _narrowest(hops: tuple[Hop, ...]) -> tuple[Hop | None, float | Missing]:
     """Return the hop with the smallest working rate, and that rate."""
     best: Hop | None = None
-    rate: float | Missing = Missing(Reason.ABSENT, "no hop of this path tells its rate")
+    rate: float | Missing = _NO_RATE
     for h in hops:
         r = h.working_gb_s
         if not isinstance(r, Missing) and (isinstance(rate, Missing) or r < rate):
@@ -161,24 +260,34 @@ def _narrowest(hops: tuple[Hop, ...]) -> tuple[Hop | None, float | Missing]:
     return best, rate
 
 
-def _nvlink_path(a: Gpu, b: Gpu, bundle: Bundle) -> tuple[Hop, ...]:
+def _by_nvlink(a: Gpu, b: Gpu, bundle: Bundle) -> _Way:
     version = f" {bundle.version}" if known(bundle.version) else ""
     by = " through NVSwitch" if bundle.through_switch else ""
-    return (
-        Hop(
-            kind=HopKind.NVLINK,
-            address=f"{a.address}-{b.address}",
-            gb_s=bundle.gb_s,
-            attainable_gb_s=bundle.gb_s,
-            text=f"{bundle.links} x NVLink{version}{by}",
-        ),
+    hop = Hop(
+        kind=HopKind.NVLINK,
+        address=f"{a.address}-{b.address}",
+        gb_s=bundle.gb_s,
+        attainable_gb_s=bundle.gb_s,
+        text=f"{bundle.links} x NVLink{version}{by}",
+        generation=value_or(bundle.version, None),
     )
+    told = not isinstance(bundle.gb_s, Missing)
+    return _Way((hop,), hop if told else None, bundle.gb_s if told else _NO_RATE, not told)
+
+
+def _nvlinks_untold(a: Gpu, b: Gpu, m: Map) -> Missing | None:
+    """Return why it is not known by how many NVLinks two GPUs are joined; None where it is, or none can join them."""
+    for one, other in ((a, b), (b, a)):
+        why = m.untold.get(one.address)
+        if why is not None and (other.nvml is None or any(x.active is not False for x in other.nvml.nvlinks)):
+            return Missing(why.reason, f"NVLinks of {one.label}: {why.detail or why.reason.value}")
+    return None
 
 
 def find_path(a: Gpu, b: Gpu | Nic, m: Map) -> Path:
     """Return the path from `a` to `b`. One that ends at a lost GPU has no class and no rate, and says why."""
-    lost = [d.label for d in (a, b) if isinstance(d, Gpu) and not d.on_bus]
-    if lost:
+    if not (a.on_bus and (isinstance(b, Nic) or b.on_bus)):
+        lost = [d.label for d in (a, b) if isinstance(d, Gpu) and not d.on_bus]
         gap = Missing(Reason.ABSENT, f"{' and '.join(lost)} no longer answers on the bus")
         return Path(
             from_=a.address,
@@ -190,15 +299,18 @@ def find_path(a: Gpu, b: Gpu | Nic, m: Map) -> Path:
             theoretical_gb_s=gap,
         )
     ancestor = m.ancestors.get((a.address, b.address), ABSENT)
-    places = place_of(a, m.places), place_of(b, m.places)
+    places = m.place(a), m.place(b)
     pcie = classes.pcie_class(*places, m.around, ancestor)
     bundle = m.bundles.get((a.address, b.address))
+    untold = _nvlinks_untold(a, b, m) if m.untold and isinstance(b, Gpu) else None
     if bundle is not None and isinstance(b, Gpu):
-        hops = _nvlink_path(a, b, bundle)
+        way = _by_nvlink(a, b, bundle)
         shown: str | Missing = f"NV{bundle.links}"
     else:
-        hops, shown = pcie_hops(a, b, m), pcie
-    narrowest, rate = _narrowest(hops)
+        way, shown = _by_pcie(a, b, m), pcie
+    rate = way.gb_s
+    if untold is not None:
+        shown = rate = untold
     return Path(
         from_=a.address,
         to=b.address,
@@ -207,10 +319,11 @@ def find_path(a: Gpu, b: Gpu | Nic, m: Map) -> Path:
         class_=shown,
         pcie_class=pcie,
         nvlinks=bundle.links if bundle is not None else 0,
+        nvlinks_untold=untold,
         theoretical_gb_s=rate,
-        upper_bound=any(isinstance(h.working_gb_s, Missing) for h in hops),
-        narrowest=narrowest,
-        hops=hops,
+        upper_bound=way.open,
+        narrowest=way.narrowest,
+        hops=way.hops,
         crosses_nodes=classes.crosses_nodes(*places, m.around, pcie),
         driver_class=ancestor,
     )

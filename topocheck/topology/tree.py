@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from topocheck.model.address import address_key
 from topocheck.model.pci import PciDevice, PortType
 from topocheck.topology.links import endpoint_link
-from topocheck.topology.types import TreeNode
+from topocheck.topology.types import Role, TreeNode
 
 Chain = tuple[str, ...]
 """From the host bridge (`pci0000:3a`) down to the function itself; empty where the place is not known."""
 
-_ROLES = {
+_ROLES: dict[PortType, Role] = {
     PortType.ROOT_PORT: "root_port",
     PortType.UPSTREAM: "upstream_port",
     PortType.DOWNSTREAM: "downstream_port",
@@ -79,7 +79,7 @@ def build_tree(devices: Mapping[str, PciDevice], places: Mapping[str, Chain]) ->
                 parents[element] = parent
                 if parent is not None:
                     children.setdefault(parent, []).append(element)
-    roles: dict[str, str] = {}
+    roles: dict[str, Role] = {}
     for address in parents:
         _role(address, parents, children, devices, roles)
     out = {}
@@ -107,15 +107,15 @@ def _role(
     parents: Mapping[str, str | None],
     children: Mapping[str, list[str]],
     devices: Mapping[str, PciDevice],
-    roles: dict[str, str],
-) -> str:
+    roles: dict[str, Role],
+) -> Role:
     """Return the role of an element; by its port type, else by its place."""
     if element in roles:
         return roles[element]
     device, parent = devices.get(element), parents.get(element)
     above = None if parent is None else _role(parent, parents, children, devices, roles)
     if is_host_bridge(element):
-        role = "host_bridge"
+        role: Role = "host_bridge"
     elif device is not None and isinstance(device.port_type, PortType):
         role = _ROLES.get(device.port_type, "endpoint")
     elif device is None or not device.is_bridge:
@@ -133,6 +133,8 @@ def _role(
 
 def common_length(a: Chain, b: Chain) -> int:
     """Return how many leading elements two chains share."""
+    if not a or not b or a[0] != b[0]:
+        return 0
     n = 0
     for x, y in zip(a, b, strict=False):
         if x != y:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import functools
+from typing import Literal
 
 import msgspec
 
@@ -79,20 +81,22 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         address: the function at the lower end of a PCIe link; the two GPUs' addresses joined by `-` for NVLink;
             the host bridges or NUMA nodes for the rest.
-        upper: address of the port at the upper end of a PCIe link; None on a root bus.
+        upstream: address of the port at the upper end of a PCIe link; None on a root bus.
         gb_s: theoretical rate at what the link negotiated, 10^9 bytes/s.
         attainable_gb_s: the same at what both its ends can do.
         text: `gen 4 x16`, `18 x NVLink 4`, ...
+        generation: PCIe generation or NVLink version of the rate it works at; None for none or unknown.
         idle: the device rests and has slowed its link; `gb_s` is not the rate it works at.
-        formal: the link is emulated, or stands in for another road to the device; its numbers say nothing.
+        formal: the link is emulated, or stands in for another path to the device; its numbers say nothing.
     """
 
     kind: HopKind
     address: str
-    upper: str | None = None
+    upstream: str | None = None
     gb_s: float | Missing = ABSENT
     attainable_gb_s: float | Missing = ABSENT
     text: str = ""
+    generation: int | None = None
     idle: bool = False
     formal: bool = False
 
@@ -113,6 +117,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from", "
         class_: as `nvidia-smi topo -m` names it (`NV18`, `PIX`, ...).
         pcie_class: as `nvidia-smi topo -mp` names it.
         nvlinks: number of NVLinks in use between the two; 0 for none.
+        nvlinks_untold: why there may be more of them than that, where answers were lost.
         theoretical_gb_s: rate of the narrowest readable hop, one direction.
         upper_bound: True where a hop on the way cannot be read, so that the rate is no more than a bound.
         narrowest: that hop.
@@ -126,8 +131,9 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from", "
     from_label: str
     to_label: str
     class_: str | Missing = ABSENT
-    pcie_class: str | Missing = ABSENT
+    pcie_class: PathClass | Missing = ABSENT
     nvlinks: int = 0
+    nvlinks_untold: Missing | None = None
     theoretical_gb_s: float | Missing = ABSENT
     upper_bound: bool = False
     narrowest: Hop | None = None
@@ -136,14 +142,29 @@ class Path(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from", "
     driver_class: str | Missing = ABSENT
 
 
-class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One element of the PCI tree: a host bridge (`pci0000:3a`) or a function.
+class HostPath(msgspec.Struct, frozen=True, kw_only=True):
+    """The path from a GPU to the memory of its host: by C2C or NVLink to its CPU, else by PCIe up to the root port.
 
-    `role` is host_bridge, root_port, upstream_port, downstream_port, bridge or endpoint.
+    Attributes:
+        hops: all of them, from the GPU up.
+        theoretical_gb_s: working rate of the narrowest readable hop, 10^9 bytes/s, one direction.
+        narrowest: that hop; None where no hop tells its rate.
     """
 
+    hops: tuple[Hop, ...]
+    theoretical_gb_s: float | Missing
+    narrowest: Hop | None = None
+
+
+Role = Literal["host_bridge", "root_port", "upstream_port", "downstream_port", "bridge", "endpoint"]
+"""What an element of the PCI tree is."""
+
+
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One element of the PCI tree: a host bridge (`pci0000:3a`) or a function."""
+
     id: str
-    role: str
+    role: Role
     parent: str | None
     children: tuple[str, ...] = ()
     link_gb_s: float | Missing = ABSENT
@@ -157,7 +178,7 @@ class NearestNics(msgspec.Struct, frozen=True, kw_only=True):
 
     gpu: str
     nics: tuple[str, ...]
-    class_: str | Missing = ABSENT
+    class_: PathClass | Missing = ABSENT
 
     @property
     def untold(self) -> str:
@@ -166,30 +187,74 @@ class NearestNics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NvLinkGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs that reach each other by NVLink. `kind` is switch, mesh (every pair linked), or partial."""
+    """GPUs that reach each other by NVLink. A mesh has every pair linked."""
 
     gpus: tuple[str, ...]
-    kind: str
+    kind: Literal["switch", "mesh", "partial"]
 
 
-class Topology(msgspec.Struct, frozen=True, kw_only=True):
-    """The structure of one node. `paths` holds every ordered GPU/GPU pair and every GPU -> NIC pair."""
+class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The structure of one node, worked out once.
 
+    Attributes:
+        devices: every PCI function by address.
+        chains: address -> its chain, from the host bridge (`pci0000:3a`) down to the function; empty where its place
+            is not known.
+        paths: every ordered GPU/GPU pair and every GPU -> NIC pair.
+        host_paths: the path of each GPU to its host's memory, by address.
+        nics: the NICs that carry traffic of jobs.
+        switch_nics: RDMA devices that manage NVSwitches, and are no NICs of jobs (topology/switch_nics.py).
+        switch_functions: the PCI functions of that kind, with an RDMA device or without.
+        rdma_functions: PCI functions of NICs that can do RDMA and have no RDMA device (topology/rdma_functions.py).
+        nics_untold: why there may be NICs that are not listed; None where the list is what the machine has.
+        left_out: devices beyond the limits (topology/build.py), which are not judged, in words; empty for none.
+    """
+
+    devices: dict[str, PciDevice] = msgspec.field(default_factory=dict)
+    chains: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     gpus: tuple[Gpu, ...] = ()
     accelerators: tuple[Gpu, ...] = ()
     nics: tuple[Nic, ...] = ()
+    switch_nics: tuple[Nic, ...] = ()
+    switch_functions: tuple[str, ...] = ()
+    rdma_functions: tuple[str, ...] = ()
     software_rdma: tuple[str, ...] = ()
     tree: dict[str, TreeNode] = msgspec.field(default_factory=dict)
     paths: tuple[Path, ...] = ()
+    host_paths: dict[str, HostPath] = msgspec.field(default_factory=dict)
     nearest_nics: tuple[NearestNics, ...] = ()
     nvlink_groups: tuple[NvLinkGroup, ...] = ()
     flat_tree: bool = False
     """True in a guest whose hypervisor shows devices on an emulated flat bus: closeness cannot be known."""
 
+    left_out: str = ""
+    nics_untold: Missing | None = None
+
+    @functools.cached_property
+    def _gpus(self) -> dict[str, Gpu]:
+        return {g.address: g for g in reversed(self.gpus)}
+
+    @functools.cached_property
+    def _paths(self) -> dict[tuple[str, str], Path]:
+        return {(p.from_, p.to): p for p in reversed(self.paths)}
+
     def gpu(self, address: str) -> Gpu:
         """Return the GPU at `address`; KeyError where there is none."""
-        return next(g for g in self.gpus if g.address == address)
+        return self._gpus[address]
+
+    def find_gpu(self, address: str) -> Gpu | None:
+        """Return the GPU at `address`, or None."""
+        return self._gpus.get(address)
+
+    def label(self, end: str) -> str:
+        """Return `GPU0` for the address of GPU 0, and anything else as it is."""
+        gpu = self._gpus.get(end)
+        return gpu.label if gpu is not None else end
 
     def path(self, from_: str, to: str) -> Path:
-        """Return the path of an ordered pair; StopIteration where there is none."""
-        return next(p for p in self.paths if p.from_ == from_ and p.to == to)
+        """Return the path of an ordered pair; KeyError where there is none."""
+        return self._paths[from_, to]
+
+    def find_path(self, from_: str, to: str) -> Path | None:
+        """Return the path of an ordered pair, or None."""
+        return self._paths.get((from_, to))

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.machines.builder import machine
 from topocheck.checks import all_checks
-from topocheck.checks.outcome import Outcome, conclude
 from topocheck.checks.registry import CheckResult
+from topocheck.checks.result import Outcome, conclude
 from topocheck.model.base import Evidence, Finding, State
 from topocheck.pipeline import Report, build_report
 from topocheck.policy.types import Policy
@@ -19,7 +19,7 @@ WIDTH = Finding(
     id="pcie.link-width",
     state=State.FAIL,
     subject="0000:5c:00.0 GPU3",
-    title="the link between 0000:5c:00.0 and 0000:5b:00.0 runs at x8; both ends can do x16",
+    title="GPU3 PCIe x8 of x16: link between 0000:5c:00.0 and 0000:5b:00.0",
     consequence="GPU3 copies at half rate",
     evidence=(Evidence("/sys/bus/pci/devices/0000:5c:00.0/current_link_width", "8"), Evidence("NVML GPU3", "x8")),
     rule="x8 < x16",

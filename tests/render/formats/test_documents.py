@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.render.formats.made import NOTE, UNSURE, WARNING, WIDTH, half_report, outcome, report
 from topocheck.model.base import Evidence, Finding, InputError, State
 from topocheck.render.formats import junit, nfd, prometheus, sarif
+from topocheck.render.quoting import kubernetes_label
 
 ALL = (WIDTH, WARNING, UNSURE, NOTE)
 
@@ -166,4 +167,4 @@ def test_nfd_fingerprint_is_that_of_the_wiring() -> None:
 
 @given(st.text())
 def test_nfd_value(text: str) -> None:
-    assert _FEATURE.fullmatch(f"topocheck.io/x={nfd._value(text)}")
+    assert _FEATURE.fullmatch(f"topocheck.io/x={kubernetes_label(text)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 
 import pytest
@@ -25,7 +27,8 @@ def text(name: str, *findings: Finding, **more: object) -> tuple[str, int]:
 @pytest.mark.parametrize("name", ["slurm-prolog", "nhc"])
 def test_scheduler_line(name: str) -> None:
     said, code = text(name, WIDTH)
-    assert said == f"topocheck: pcie.link-width: GPU3: {WIDTH.title}\n"
+    assert said == f"{WIDTH.title} - topocheck: pcie.link-width\n"
+    assert said[:20] == "GPU3 PCIe x8 of x16:"  # the column of `sinfo -R`
     assert code == 1
 
 
@@ -37,18 +40,18 @@ def test_scheduler_says_nothing_of_a_healthy_node(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["slurm-prolog", "nhc"])
 def test_scheduler_could_not_tell(name: str) -> None:
-    assert text(name, cannot_tell=["policy x: not TOML"]) == ("topocheck: unknown: policy x: not TOML\n", 0)
+    assert text(name, cannot_tell=["policy x: not TOML"]) == ("policy x: not TOML - topocheck: unknown\n", 0)
     assert text(name, cannot_tell=["policy x: not TOML"], unknown_fails=True)[1] == 1
-    assert text(name, WIDTH, cannot_tell=["policy x"])[0].startswith("topocheck: pcie.link-width: ")
+    assert text(name, WIDTH, cannot_tell=["policy x"])[0].endswith(" - topocheck: pcie.link-width\n")
 
 
 def test_several_failures_are_counted() -> None:
     second = Finding(id="pcie.link-width", state=State.FAIL, subject="0000:6c:00.0 GPU4", title="x8 of x16")
-    assert text("nhc", second, WIDTH)[0].rstrip().endswith("(+1 more)")
+    assert text("nhc", second, WIDTH)[0].rstrip().endswith("(+1 more) - topocheck: pcie.link-width")
 
 
 def test_strict_names_the_warning() -> None:
-    assert text("nhc", WARNING, strict=True) == ("topocheck: numa.node-missing: no device tells its node\n", 1)
+    assert text("nhc", WARNING, strict=True) == ("no device tells its node - topocheck: numa.node-missing\n", 1)
 
 
 def test_a_sentence_that_does_not_fit_is_cut_between_words_and_keeps_the_count() -> None:
@@ -100,8 +103,8 @@ def test_npd() -> None:
     assert text("npd") == ("healthy\n", 0)
     said, code = text("npd", WIDTH)
     assert code == 1
-    # 116 bytes do not fit, so the check's title takes the place of the sentence.
-    assert said == "pcie.link-width: GPU3: A PCIe link runs with fewer lanes than both its ends have\n"
+    # 17 bytes of the check's id and 63 of the sentence fit.
+    assert said == "pcie.link-width: GPU3 PCIe x8 of x16: link between 0000:5c:00.0 and 0000:5b:00.0\n"
     assert len(said) == 81
     assert text("npd", cannot_tell=["probe nvml: timed out"]) == ("probe nvml: timed out\n", 2)
 
@@ -157,9 +160,9 @@ def test_nagios_usage() -> None:
 
 
 def test_every_format_has_a_row_and_a_module() -> None:
-    assert set(formats.NAMES) == {
-        "text", "json", "junit", "sarif", "nagios", "npd", "nhc", "slurm-prolog", "prometheus", "nfd"
-    }  # fmt: skip
+    modules = [importlib.import_module(f"{formats.__name__}.{m.name}") for m in pkgutil.iter_modules(formats.__path__)]
+    rendering = {m.__name__.rpartition(".")[2].replace("_", "-") for m in modules if hasattr(m, "render")}
+    assert set(formats.NAMES) == {"text", "json"} | rendering
     for name in formats.NAMES:
         assert f"\n{name} " in "\n" + formats.conventions()
         said, _ = text(name, WIDTH)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,7 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import require_program
 from tests.render.formats.made import NOTE, UNSURE, WARNING, WIDTH, half_report, outcome, report
+from tests.support.hostile import PIECES, unseen
 from tests.support.slurm import free_ports
+from tests.support.waiting import PATIENCE_S, until
 from topocheck.model.base import Finding, State
 from topocheck.render.formats import prometheus
 
@@ -50,6 +52,18 @@ def test_values() -> None:
     assert got["topocheck_pcie_link_max_bytes_per_second", "0000:5c:00.0", "gpu"] == pytest.approx(16 * lane, rel=1e-3)
 
 
+def test_a_subject_is_one_line_of_text_whatever_stands_in_it() -> None:
+    subjects = [f"a{piece}b" for piece in PIECES]
+    findings = [Finding(id="net.x", state=State.WARN, subject=s, title="odd") for s in subjects]
+    said = prometheus.render(outcome(*findings), report())
+    got = {k[3] for k in samples(said) if k[0] == "topocheck_finding_info"}
+    assert not any(unseen(s) or "\n" in s for s in got)
+    assert {'a"b', "a\\b", "a|b", "a\ufffdb"} <= got
+    if shutil.which("promtool"):
+        done = subprocess.run(["promtool", "check", "metrics"], input=said.encode(), capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_unreadable_policy() -> None:
     o = outcome(cannot_tell=["policy x"], policy_readable=False)
     got = samples(prometheus.render(o, report()))
@@ -75,7 +89,7 @@ def test_promtool() -> None:
     require_program("promtool")
     said = prometheus.render(outcome(*ALL, on=half_report()), half_report())
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=said, capture_output=True, text=True, timeout=30, check=False
+        ["promtool", "check", "metrics"], input=said, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -101,7 +115,7 @@ def test_node_exporter_scrapes_it(tmp_path: Path) -> None:
         page = scrape(f"http://127.0.0.1:{port}/metrics")
     finally:
         exporter.terminate()
-        exporter.wait(timeout=10)
+        exporter.wait(timeout=PATIENCE_S)
     got = samples(page)
     assert got["node_textfile_scrape_error",] == 0
     assert ("node_textfile_mtime_seconds", str(tmp_path / "topocheck.prom")) in got
@@ -110,12 +124,11 @@ def test_node_exporter_scrapes_it(tmp_path: Path) -> None:
 
 
 def scrape(url: str) -> str:
-    end = time.monotonic() + 15
-    while True:
+    def answered() -> str:
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
                 return str(answer.read().decode())
         except (urllib.error.URLError, ConnectionError):
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
+            return ""
+
+    return until(answered, f"an answer of {url}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from topocheck.model.base import Missing, Reason, unparsable
-from topocheck.probes.nvml import words
-from topocheck.probes.nvml.asking import Asked, as_text, member
+from topocheck.probes.nvml import enums as words
+from topocheck.probes.nvml.queries import Asked, as_text, member
 
 _COMPLETED = "Completed"
 _OTHERS = (

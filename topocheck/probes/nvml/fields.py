@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from topocheck.model.base import Missing, Reason, unparsable
-from topocheck.probes.nvml.words import return_code
+from topocheck.probes.nvml.enums import return_code
 
 PCIE_REPLAYS = 94
 C2C_LINK_COUNT = 170
@@ -99,7 +99,7 @@ def parse_field_values(answer: Any) -> dict[tuple[int, int], int | Missing]:
     """Return (field, scope) -> value, from a list of [field, scope, value or None, return code].
 
     A field that NVML answered with an error is Missing(unsupported) with the code in words. Entries of another
-    form are left out: they cannot be told apart. Never raises.
+    form are left out: they cannot be distinguished. Never raises.
     """
     values: dict[tuple[int, int], int | Missing] = {}
     for entry in answer if isinstance(answer, list) else ():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from topocheck.model.base import Missing
-from topocheck.probes.nvml.asking import GONE, Asked, member, parse_bus_id
+from topocheck.probes.nvml.queries import GONE, Asked, member, parse_bus_id
 
 
 def read(gpu: Asked) -> dict[str, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from topocheck.model.base import UNSUPPORTED, Missing, Reason
 from topocheck.model.gpu import NvLink
-from topocheck.probes.nvml import fields, words
-from topocheck.probes.nvml.asking import Asked, as_flag, evidence_name, evidence_text, parse_bus_id
+from topocheck.probes.nvml import enums as words
+from topocheck.probes.nvml import fields
 from topocheck.probes.nvml.fields import parse_field_values
 from topocheck.probes.nvml.pcie import counters
+from topocheck.probes.nvml.queries import Asked, as_flag, evidence_name, evidence_text, parse_bus_id
 
 MAX_LINKS = 36
 """NVML_NVLINK_MAX_LINKS of nvml.h (driver 580)."""
@@ -25,6 +26,8 @@ def read(gpu: Asked, count: int | Missing) -> tuple[NvLink, ...]:
     states: dict[int, bool | Missing] = {}
     for link in range(possible):
         state = gpu.integer("DeviceGetNvLinkState", link, keep=False)
+        if isinstance(state, Missing) and isinstance(count, Missing) and state.reason is Reason.NOT_RECORDED:
+            break  # a recording that tells nothing of links; how many there are is unknown, and said by their count
         if isinstance(state, Missing) and not isinstance(count, int) and state.detail in _NO_SUCH_LINK:
             if state.detail == "NVMLError_FunctionNotFound":
                 break

@@ -6,8 +6,8 @@ from typing import Any
 
 from topocheck.model.base import Missing, Reason
 from topocheck.probes.nvml import fields
-from topocheck.probes.nvml.asking import Asked, as_flag, member
 from topocheck.probes.nvml.fields import parse_field_values
+from topocheck.probes.nvml.queries import Asked, as_flag, member
 
 Values = dict[tuple[int, int], int | Missing]
 

@@ -11,11 +11,11 @@ from topocheck.model.address import address_key, normalize_address
 from topocheck.model.base import Missing, known, unparsable
 from topocheck.model.gpu import NvmlFacts, NvmlGpu
 from topocheck.probes.nvml import fabric, fields, identity, nvlink, p2p, pcie, state
-from topocheck.probes.nvml.asking import Asked, as_integer, as_text, evidence_text, member
 from topocheck.probes.nvml.fields import parse_field_values
+from topocheck.probes.nvml.queries import Asked, as_integer, as_text, evidence_text, member
 
 MAX_GPUS = 256
-"""More than any node has; an answer above it is not believed."""
+"""An answer above it is not believed; NVIDIA's driver takes 32 GPUs (NV_MAX_DEVICES, nvlimits.h)."""
 
 _PROC_GPUS = "/proc/driver/nvidia/gpus"
 _WORDS = {
@@ -34,7 +34,7 @@ def read(host: Host) -> NvmlFacts:
     raw: dict[str, str] = {}
     count = as_integer(_system(host, raw, "DeviceGetCount"))
     if isinstance(count, int) and count > MAX_GPUS:
-        count = unparsable(str(count))
+        count = unparsable(f"{count}: more than {MAX_GPUS} GPUs")
     if isinstance(count, Missing):
         return _without_gpus(host, raw, count)
     gpus = with_addresses(host, [_gpu(host, index) for index in range(count)])

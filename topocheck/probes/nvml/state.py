@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from topocheck.model.base import UNSUPPORTED, Missing, Reason, unparsable
+from topocheck.model.base import UNSUPPORTED, Missing, Reason, is_lost, unparsable
 from topocheck.model.gpu import GpuProcess, MigInstance
-from topocheck.probes.nvml import words
-from topocheck.probes.nvml.asking import Asked, as_flag, as_integer, as_text, member
+from topocheck.probes.nvml import enums as words
+from topocheck.probes.nvml.queries import Asked, as_flag, as_integer, as_text, member
 
 CLOCK_SM = 1
 TEMPERATURE_GPU = 0
@@ -35,7 +35,7 @@ def read(gpu: Asked) -> dict[str, Any]:
         "utilization_percent": member(gpu.struct("DeviceGetUtilizationRates"), "gpu"),
         "mig_current": as_flag(mig_current),
         "mig_pending": as_flag(mig_pending),
-        "mig_instances": _mig_instances(gpu) if mig_current == 1 else (),
+        **(_mig_instances(gpu) if mig_current == 1 else {}),
         "ecc_current": as_flag(ecc_current),
         "ecc_pending": as_flag(ecc_pending),
         "compute_mode": words.word(words.COMPUTE_MODES, gpu.integer("DeviceGetComputeMode")),
@@ -54,17 +54,20 @@ def _node(gpu: Asked) -> int | Missing:
     return Missing(Reason.ABSENT, "-1") if answer == -1 else as_integer(answer)
 
 
-def _mig_instances(gpu: Asked) -> tuple[MigInstance, ...]:
+def _mig_instances(gpu: Asked) -> dict[str, Any]:
     """Numbers of instances may have gaps: an instance that was removed leaves its number free."""
     count = gpu.integer("DeviceGetMaxMigDeviceCount")
     found = []
+    untold = count if isinstance(count, Missing) else None
     for m in range(min(count, _MAX_MIG) if isinstance(count, int) else 0):
         answer = gpu.struct("DeviceGetMigDeviceHandleByIndex", m)
         uuid = answer if isinstance(answer, Missing) else as_text(answer.get("uuid", UNSUPPORTED))
         if isinstance(answer, Missing) or isinstance(uuid, Missing):
+            if isinstance(answer, Missing) and is_lost(answer):
+                untold = answer
             continue
         found.append(MigInstance(uuid=uuid, name=as_text(answer.get("name", UNSUPPORTED))))
-    return tuple(found)
+    return {"mig_instances": tuple(found), "mig_untold": untold}
 
 
 def _processes(gpu: Asked) -> tuple[GpuProcess, ...] | Missing:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from topocheck.checks.outcome import Outcome
+    from topocheck.checks.result import Outcome
     from topocheck.pipeline import Report
     from topocheck.render.page import Style
 
@@ -82,14 +82,21 @@ def exit_code(name: str, outcome: Outcome, *, unknown_fails: bool) -> int:
 
 
 def render(
-    name: str, outcome: Outcome, report: Report, style: Style, *, verbose: bool, unknown_fails: bool
+    name: str,
+    outcome: Outcome,
+    report: Report,
+    style: Style,
+    *,
+    verbose: bool,
+    unknown_fails: bool,
+    notes: bool = False,
 ) -> tuple[str, int]:
     """Return the text of an outcome in a format, and the exit code that goes with it."""
     code = exit_code(name, outcome, unknown_fails=unknown_fails)
     if name == "text":
         from topocheck.render.checks import check_text
 
-        return check_text(outcome, style, verbose=verbose), code
+        return check_text(outcome, style, notes=notes, verbose=verbose), code
     if name == "json":
         from topocheck.render.checks import check_json
 

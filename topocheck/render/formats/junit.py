@@ -10,11 +10,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from topocheck.model.base import Finding, InputError, State
-from topocheck.render.page import clean
+from topocheck.render.quoting import xml_text
 from topocheck.render.words import evidence_line
 
 if TYPE_CHECKING:
-    from topocheck.checks.outcome import Outcome
+    from topocheck.checks.result import Outcome
     from topocheck.pipeline import Report
 
 REQUIRED = "topocheck.required"
@@ -36,13 +36,13 @@ def render(outcome: Outcome, report: Report) -> str:
 
     suite = ju.TestSuite("topocheck")
     if outcome.hostname:
-        suite.hostname = _text(outcome.hostname)
+        suite.hostname = xml_text(outcome.hostname)
     if outcome.taken_at:
-        suite.timestamp = outcome.taken_at.removesuffix("Z")
-    suite.add_property("policy", _text(outcome.policy.source))
-    suite.add_property("source", _text(outcome.source))
+        suite.timestamp = xml_text(outcome.taken_at.removesuffix("Z"))
+    suite.add_property("policy", xml_text(outcome.policy.source))
+    suite.add_property("source", xml_text(outcome.source))
     for notice in outcome.notices:
-        suite.add_property("notice", _text(notice))
+        suite.add_property("notice", xml_text(notice))
     names: Counter[tuple[str, str]] = Counter()
     found = {f.id for f in outcome.findings}
     for f in outcome.findings:
@@ -56,13 +56,13 @@ def render(outcome: Outcome, report: Report) -> str:
             continue
         case = _case(ju, "node", r.id)
         if r.state is State.NOT_APPLICABLE:
-            case.result = [ju.Skipped(_text(r.detail))]
+            case.result = [ju.Skipped(xml_text(r.detail))]
         elif r.state is State.UNKNOWN:
-            case.result = [ju.Error(_text(r.detail), "unknown")]
+            case.result = [ju.Error(xml_text(r.detail), "unknown")]
         suite.add_testcase(case)
     for text in outcome.required_unknown:
         case = _case(ju, text, REQUIRED)
-        case.result = [ju.Error(_text(text), "unknown")]
+        case.result = [ju.Error(xml_text(text), "unknown")]
         suite.add_testcase(case)
     xml = ju.JUnitXml("topocheck")
     xml.add_testsuite(suite)
@@ -73,29 +73,22 @@ def render(outcome: Outcome, report: Report) -> str:
 
 
 def _case(ju: Any, name: str, check_id: str) -> Any:
-    return ju.TestCase(_text(name), _text(check_id), 0.0)
+    return ju.TestCase(xml_text(name), xml_text(check_id), 0.0)
 
 
 def _judge(ju: Any, case: Any, f: Finding, *, strict: bool) -> None:
-    body = "\n".join(
-        [
-            *([f.consequence] if f.consequence else []),
-            *(evidence_line(e) for e in f.evidence),
-            *([f"rule: {f.rule}"] if f.rule else []),
-            *([f"fix: {f.fix}"] if f.fix else []),
-        ]
-    )
+    parts = [
+        *([f.consequence] if f.consequence else []),
+        *(evidence_line(e) for e in f.evidence),
+        *([f"rule: {f.rule}"] if f.rule else []),
+        *([f"fix: {f.fix}"] if f.fix else []),
+    ]
     if f.state is State.FAIL or (strict and f.state is State.WARN):
-        result = ju.Failure(_text(f.title), f.state.value)
+        result = ju.Failure(xml_text(f.title), f.state.value)
     elif f.state is State.UNKNOWN:
-        result = ju.Error(_text(f.title), "unknown")
+        result = ju.Error(xml_text(f.title), "unknown")
     else:
-        case.system_out = _text(f"{f.state.value}: {f.title}\n{body}".rstrip())
+        case.system_out = "\n".join(map(xml_text, (f"{f.state.value}: {f.title}", *parts)))
         return
-    result.text = _text(body)
+    result.text = "\n".join(map(xml_text, parts))
     case.result = [result]
-
-
-def _text(text: str) -> str:
-    """Return text that XML 1.0 can hold: no control characters, lone surrogates, U+FFFE or U+FFFF."""
-    return "".join("\ufffd" if "\ud800" <= c <= "\udfff" or c in "\ufffe\uffff" else c for c in clean(text))

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from topocheck.model.base import State
-from topocheck.render.formats.lines import cut, headline, plain
+from topocheck.render.formats.lines import cut, headline
 from topocheck.render.formats.rates import link_rates
+from topocheck.render.quoting import nagios_label, nagios_text
 
 if TYPE_CHECKING:
-    from topocheck.checks.outcome import Outcome
+    from topocheck.checks.result import Outcome
     from topocheck.pipeline import Report
 
 LINE_BYTES = 80
@@ -31,16 +32,15 @@ def render(outcome: Outcome, report: Report) -> str:
     if word == "OK" or first is None:
         doubts = sum(r.state is State.UNKNOWN for r in outcome.results)
         told = f"{judged} checks" + (f", {doubts} of them unknown" if doubts else "")
-        line = cut(prefix + plain(outcome.notices[0] if outcome.notices else told), LINE_BYTES)
+        line = cut(prefix + nagios_text(outcome.notices[0] if outcome.notices else told), LINE_BYTES)
     else:
-        line = first.fit(prefix, LINE_BYTES)
-    line = line.replace("|", "/")
+        line = first.fit(prefix, LINE_BYTES, nagios_text)
     return f"{line} | {' '.join(performance(outcome, report))}\n"
 
 
 def usage_line(message: str) -> str:
     """Return the line for wrong usage or input that cannot be read: UNKNOWN, since exit code 2 is CRITICAL."""
-    return cut(f"TOPOCHECK UNKNOWN: {plain(message).replace('|', '/')}", 4 * LINE_BYTES) + "\n"
+    return cut(f"TOPOCHECK UNKNOWN: {nagios_text(message)}", 4 * LINE_BYTES) + "\n"
 
 
 def performance(outcome: Outcome, report: Report) -> list[str]:
@@ -57,7 +57,6 @@ def performance(outcome: Outcome, report: Report) -> list[str]:
     for link in link_rates(report.topology):
         if link.role not in ("gpu", "nic"):
             continue
-        label = plain(link.label).translate({ord(c): "_" for c in "'= "})
         limit = "" if link.max_gb_s is None else f"{link.max_gb_s:.3f}"
-        out.append(f"'{label}_pcie'={link.now_gb_s:.3f}GB;;{limit + ':' if limit else ''};0;{limit}")
+        out.append(f"'{nagios_label(link.label)}_pcie'={link.now_gb_s:.3f}GB;;{limit + ':' if limit else ''};0;{limit}")
     return out

@@ -7,16 +7,16 @@ most 63 characters of [A-Za-z0-9._-] that begin and end with a letter or digit (
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from topocheck.model.base import State, Verdict, known
+from topocheck.render.quoting import kubernetes_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from topocheck.checks.outcome import Outcome
+    from topocheck.checks.result import Outcome
     from topocheck.pipeline import Report
 
 NAMESPACE = "topocheck.io"
@@ -40,7 +40,7 @@ def labels(outcome: Outcome, report: Report) -> dict[str, str]:
     models = Counter(g.name for g in topology.gpus if known(g.name))
     out["gpu.count"] = str(len(topology.gpus))
     if len(models) == 1:
-        out["gpu.model"] = _value(next(iter(models)))
+        out["gpu.model"] = kubernetes_label(next(iter(models)))
     out["nic.count"] = str(len(topology.nics))
     out["fingerprint"] = fingerprint(report)
     return out
@@ -73,8 +73,3 @@ def _extent(verdicts: Iterable[Verdict]) -> str:
         return "unknown"
     usable = seen & {Verdict.YES, Verdict.DEGRADED}
     return "none" if not usable else "partial" if Verdict.NO in seen else "full"
-
-
-def _value(text: str) -> str:
-    """Return text as a label's value."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("._-") or "unknown"

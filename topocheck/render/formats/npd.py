@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from topocheck.render.formats.lines import CANNOT_TELL, headline
 
 if TYPE_CHECKING:
-    from topocheck.checks.outcome import Outcome
+    from topocheck.checks.result import Outcome
     from topocheck.pipeline import Report
 
 MESSAGE_BYTES = 80

@@ -1,7 +1,8 @@
 """Metrics for node_exporter's textfile collector, in the classic text format, written by prometheus-client.
 
-No timestamps (one sample with a timestamp and the collector drops the file), HELP always, base units, and labels
-of closed vocabularies or bus addresses only. Alert on `time() - node_textfile_mtime_seconds` for a run that stopped.
+No timestamps (one sample with a timestamp and the collector drops the file), HELP always, base units, and labels of
+closed vocabularies, bus addresses and subjects of findings. Alert on `time() - node_textfile_mtime_seconds` for a run
+that stopped.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from topocheck.model.base import InputError, State
 from topocheck.render.formats.rates import link_rates
+from topocheck.render.quoting import prometheus_label
 
 if TYPE_CHECKING:
-    from topocheck.checks.outcome import Outcome
+    from topocheck.checks.result import Outcome
     from topocheck.pipeline import Report
 
 STATUS = {State.OK: 0, State.NOTE: 0, State.WARN: 1, State.FAIL: 2, State.UNKNOWN: 3}
@@ -56,7 +58,7 @@ def render(outcome: Outcome, report: Report) -> str:
     gauge("policy_readable", "1 where the policy could be read, 0 where the built-in one took its place.").set(
         outcome.policy_readable
     )
-    gauge("required_unknown", "Number of things that the policy requires and that could not be told.").set(
+    gauge("required_unknown", "Number of things that the policy requires and that could not be determined.").set(
         len(outcome.required_unknown)
     )
     status = gauge("check_status", "State of a check: 0 ok, 1 warning, 2 failed, 3 unknown.", "check", "scope")
@@ -67,7 +69,7 @@ def render(outcome: Outcome, report: Report) -> str:
             status.labels(r.id, r.scope).set(STATUS[r.state])
     finding = gauge("finding_info", "A finding and what it is about; always 1.", "check", "subject", "state")
     for f in outcome.findings:
-        finding.labels(f.id, f.subject, f.state.value).set(1)
+        finding.labels(f.id, prometheus_label(f.subject), f.state.value).set(1)
     _links(gauge, report)
     spent = gauge("probe_duration_seconds", "Wall time that a probe took.", "probe")
     worked = gauge("probe_success", "1 where a probe ended well, 0 where it failed or ran out of time.", "probe")
@@ -93,6 +95,6 @@ def _links(gauge: object, report: Report) -> None:
         "role",
     )
     for link in link_rates(report.topology):
-        now.labels(link.address, link.role).set(link.now_gb_s * 1e9)
+        now.labels(prometheus_label(link.address), link.role).set(link.now_gb_s * 1e9)
         if link.max_gb_s is not None:
-            best.labels(link.address, link.role).set(link.max_gb_s * 1e9)
+            best.labels(prometheus_label(link.address), link.role).set(link.max_gb_s * 1e9)

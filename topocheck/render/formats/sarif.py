@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import msgspec
-
 import topocheck
 from topocheck.model.base import Finding, State
+from topocheck.render.quoting import json_text
 
 if TYPE_CHECKING:
-    from topocheck.checks.outcome import Outcome
+    from topocheck.checks.result import Outcome
     from topocheck.pipeline import Report
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -24,10 +23,9 @@ LEVELS = {State.FAIL: "error", State.WARN: "warning", State.UNKNOWN: "warning", 
 
 def render(outcome: Outcome, report: Report) -> str:
     """Return the log as indented JSON."""
-    from topocheck.checks.registry import CHECKS
-
     ids = sorted({r.id for r in outcome.results} | {f.id for f in outcome.findings})
-    rules = [_rule(i, CHECKS[i].title, LEVELS.get(CHECKS[i].severity, "none")) for i in ids if i in CHECKS]
+    known = outcome.checks
+    rules = [_rule(i, known[i].title, LEVELS.get(known[i].severity, "none")) for i in ids if i in known]
     index = {rule["id"]: n for n, rule in enumerate(rules)}
     invocation: dict[str, Any] = {"executionSuccessful": not outcome.required_unknown, "exitCode": outcome.exit_code}
     if outcome.taken_at:
@@ -35,7 +33,7 @@ def render(outcome: Outcome, report: Report) -> str:
     if outcome.hostname:
         invocation["machine"] = outcome.hostname
     notifications = [("warning", n) for n in outcome.notices]
-    notifications += [("error", f"required, and could not be told: {t}") for t in outcome.required_unknown]
+    notifications += [("error", f"required, and could not be determined: {t}") for t in outcome.required_unknown]
     if notifications:
         invocation["toolExecutionNotifications"] = [{"level": v, "message": {"text": t}} for v, t in notifications]
     driver = {"name": "topocheck", "version": topocheck.__version__, "rules": rules}
@@ -47,7 +45,7 @@ def render(outcome: Outcome, report: Report) -> str:
         "columnKind": "unicodeCodePoints",
     }
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return msgspec.json.format(msgspec.json.encode(log), indent=2).decode() + "\n"
+    return json_text(log)
 
 
 def _rule(id_: str, title: str, level: str) -> dict[str, Any]:

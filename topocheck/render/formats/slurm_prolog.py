@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from topocheck.render.formats.lines import reason
 
 if TYPE_CHECKING:
-    from topocheck.checks.outcome import Outcome
+    from topocheck.checks.result import Outcome
     from topocheck.pipeline import Report
 
 

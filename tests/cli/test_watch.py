@@ -1,0 +1,124 @@
+"""`topocheck watch` as a program, on the stand-in for NVML: lines, recording, signals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stubs.build import build_library
+from tests.support.waiting import PATIENCE_S, until
+from topocheck.overtime.record import parse
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_library("nvml_stub.c", tmp_path_factory.mktemp("nvml"), "libnvidia-ml.so.1")
+
+
+def start(libraries: Path | None, *args: str, command: str = "watch") -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if libraries is not None:
+        environment["LD_LIBRARY_PATH"] = str(libraries)
+    return subprocess.Popen(
+        [sys.executable, "-m", "topocheck", command, *args],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_it_records_judges_and_ends(libraries: Path, tmp_path: Path) -> None:
+    file = tmp_path / "w.jsonl"
+    p = start(libraries, "--interval", "0.2", "--for", "1s", "--record", str(file))
+    out, err = p.communicate(timeout=PATIENCE_S)
+    # The stand-in's GPUs are on no PCI bus of this machine, so what the policy requires is not known: 3.
+    assert p.returncode == 3, err
+    assert "of 2 GPUs busy" in out
+    history = parse(file.read_bytes(), "w")
+    assert 2 <= len(history.samples) <= 6  # 0, 0.2, ... 1.0 s; a slow machine leaves some out
+    assert [g.index for g in history.samples[-1].gpus] == [0, 1]
+    assert "pcie_replays" in history.samples[-1].gpus[0].counters  # the last sample is a full one
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_it_judges(libraries: Path, tmp_path: Path, number: signal.Signals) -> None:
+    file = tmp_path / "w.jsonl"
+    p = start(libraries, "--interval", "0.2", "--record", str(file), "--quiet", "--format", "json")
+    # A growth needs two samples that hold the counter; a busy machine writes others in between.
+    until(lambda: file.exists() and file.read_bytes().count(b'"pcie_replays"') >= 4)
+    p.send_signal(number)
+    out, err = p.communicate(timeout=PATIENCE_S)
+    assert p.returncode == 3, err
+    checks = {c["id"]: c["state"] for c in json.loads(out)["checks"]}
+    assert checks["watch.pcie-replays"] == "ok"
+    assert checks["watch.not-sampled"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--interval", "0"), "expected a time above 0"),
+        (("--interval", "2h"), "expected 0.1 s to 1 h"),
+        (("--for", "soon"), "expected a time above 0"),
+        (("--interval", "10", "--for", "5s"), "expected at least the interval"),
+    ],
+)
+def test_a_wrong_time_is_usage(args: tuple[str, ...], words: str) -> None:
+    p = start(None, *args)
+    _, err = p.communicate(timeout=PATIENCE_S)
+    assert p.returncode == 2
+    assert words in err
+
+
+def test_a_recording_does_not_replace_a_file(libraries: Path, tmp_path: Path) -> None:
+    file = tmp_path / "w.jsonl"
+    file.write_text("mine")
+    p = start(libraries, "--for", "1s", "--record", str(file))
+    _, err = p.communicate(timeout=PATIENCE_S)
+    assert p.returncode == 2
+    assert "is there already" in err
+    assert file.read_text() == "mine"
+
+
+def test_check_compares_with_a_recording(libraries: Path, tmp_path: Path) -> None:
+    file = tmp_path / "w.jsonl"
+    start(libraries, "--interval", "0.2", "--for", "0.4s", "-q", "--record", str(file)).communicate(timeout=PATIENCE_S)
+    # The stand-in's counters are 0 now; in the recording they stood at 70.
+    file.write_text(file.read_text().replace('"pcie_replays":0', '"pcie_replays":70'))
+    args = ("--since", str(file), "--only", "watch", "--format", "json")
+    out, err = start(libraries, *args, command="check").communicate(timeout=PATIENCE_S)
+    found = json.loads(out)
+    assert {c["id"].split(".")[0] for c in found["checks"]} == {"watch"}, err
+    assert {f["id"] for f in found["findings"]} == {"watch.counters-restarted"}
+    assert "pcie_replays began again" in found["findings"][0]["title"]
+
+
+def test_metrics_are_written_as_a_whole(libraries: Path, tmp_path: Path) -> None:
+    file = tmp_path / "topocheck.prom"
+    p = start(libraries, "--interval", "0.2", "--for", "0.4s", "-q", "--prometheus", str(file))
+    _, err = p.communicate(timeout=PATIENCE_S)
+    assert 'topocheck_gpu_pcie_replays_total{bdf="0000:1a:00.0",gpu="GPU0"} 0.0' in file.read_text(), err
+    assert [f.name for f in tmp_path.iterdir()] == ["topocheck.prom"]
+
+
+def test_check_samples_for_a_while(libraries: Path) -> None:
+    p = start(libraries, "--sample", "1s", "--only", "watch", "--format", "json", command="check")
+    out, err = p.communicate(timeout=PATIENCE_S)
+    checks = {c["id"]: c["state"] for c in json.loads(out)["checks"]}
+    assert checks["watch.pcie-replays"] == "ok", err
+
+
+def test_a_snapshot_is_not_sampled(tmp_path: Path) -> None:
+    p = start(None, "--sample", "5s", "--from", str(tmp_path / "x"), command="check")
+    _, err = p.communicate(timeout=PATIENCE_S)
+    assert (p.returncode, "need this machine" in err) == (2, True)

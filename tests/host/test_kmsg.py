@@ -1,0 +1,78 @@
+"""What enters of the kernel's log: messages about GPUs, NICs and ports, and nothing else of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topocheck.host.live.kmsg import message, of_interest, read_kmsg
+from topocheck.model.kernel_log import nic_trouble, no_space, xid
+
+BDF = "0000:3b:00.0"
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        # Linux drivers/pci/setup-res.c and setup-bus.c, before and after 6.8
+        (f"pci {BDF}: BAR 1: no space for [mem size 0x800000000 64bit pref]",
+         f"pci {BDF}: BAR 1: no space for [mem size 0x800000000 64bit pref]"),
+        ("pcieport 0000:00:1d.4: BAR 15: no space for [mem size 0xc00000000 64bit pref]",
+         "pcieport 0000:00:1d.4: BAR 15: no space for [mem size 0xc00000000 64bit pref]"),
+        ("pcieport 0000:00:1d.4: bridge window [mem size 0xc00000000 64bit pref]: can't assign; no space",
+         "pcieport 0000:00:1d.4: bridge window [mem size 0xc00000000 64bit pref]: can't assign; no space"),
+        ("pci 0000:01:00.0: BAR 1 [mem size 0x10000000 64bit pref]: can't assign; no space",
+         "pci 0000:01:00.0: BAR 1 [mem size 0x10000000 64bit pref]: can't assign; no space"),
+        # what follows an Xid's number names a process
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=train.py, GPU has fallen off the bus.",
+         "NVRM: Xid (PCI:0000:3b:00): 79"),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python3, Ch 00000008", "NVRM: Xid (PCI:0000:3b:00): 31"),
+        ("audit: type=1400 apparmor=DENIED profile=secret", None),
+        ("usb 1-1: SerialNumber: ABCDEF0123456789", None),
+        ("NVRM: loading NVIDIA UNIX x86_64 Kernel Module", None),
+    ],
+)  # fmt: skip
+def test_lines(line: str, kept: str | None) -> None:
+    assert of_interest(line) == kept
+    if kept is not None:
+        assert of_interest(kept) == kept, "what is kept is kept again, as a snapshot is saved anew"
+
+
+@given(st.text(max_size=300))
+def test_any_line_is_read(line: str) -> None:
+    found = of_interest(line)
+    assert found is None or found in line
+    xid(line), no_space(line), nic_trouble(line)
+
+
+def test_a_record_and_its_message() -> None:
+    record = "3,1543,9876543,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0"
+    assert message(record) == "NVRM: Xid (PCI:0000:3b:00): 79, pid=1"
+    assert message("a line of a captured log; with a mark") == "a line of a captured log; with a mark"
+
+
+def test_numbers_and_addresses() -> None:
+    assert xid("NVRM: Xid (PCI:0000:3b:00): 79, pid=1") == ("0000:3b:00", 79)
+    assert xid("NVRM: Xid") is None
+    assert no_space("pcieport 0000:00:1d.4: BAR 15: no space for [mem size 0x1]") == "0000:00:1d.4"
+    assert no_space("pci 0000:01:00.0: BAR 1 [mem size 0x1]: can't assign; no space") == "0000:01:00.0"
+    assert no_space("pcieport 0000:00:1d.4: bridge window [mem 0x1-0x2]: assigned") is None
+    assert nic_trouble(f"mlx5_core {BDF}: poll_health:812:(pid 0): Fatal error 1 detected") == BDF
+
+
+def test_a_log_that_ends_is_read(tmp_path: Path) -> None:
+    """A captured log: one read may hold many records, of which the first line counts."""
+    log = tmp_path / "kmsg"
+    log.write_text("6,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, name=x\n")
+    assert read_kmsg(str(log)) == ["NVRM: Xid (PCI:0000:3b:00): 79"]
+
+
+def test_a_pipe_without_a_writer_holds_nobody(tmp_path: Path) -> None:
+    """Opened without waiting, as /dev/kmsg must be: a read at its end says EAGAIN."""
+    fifo = tmp_path / "kmsg"
+    os.mkfifo(fifo)
+    assert read_kmsg(str(fifo)) == []

@@ -1,0 +1,108 @@
+"""Texts given to `check`: one finding for all that they lack, a matrix judged as by `report`, NICs of lspci named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.commands import run
+from topocheck.cli.check import check
+from topocheck.cli.report import report
+from topocheck.host.base import Host, RecordedBackend
+from topocheck.pipeline import build_report
+from topocheck.readers.files import read_data
+
+LSPCI = """\
+00:01.0 PCI bridge: Intel Corporation Device 352a (rev 04)
+\tNUMA node: 0
+\tBus: primary=00, secondary=01, subordinate=01, sec-latency=0
+\tCapabilities: [40] Express (v2) Root Port (Slot+), MSI 00
+\t\tLnkCap:\tPort #1, Speed 32GT/s, Width x16
+\t\tLnkSta:\tSpeed 32GT/s (ok), Width x16 (ok)
+\tKernel driver in use: pcieport
+01:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+\tNUMA node: 0
+\tCapabilities: [60] Express (v2) Endpoint, MSI 00
+\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16
+\t\tLnkSta:\tSpeed 32GT/s (ok), Width x16 (ok)
+\tKernel driver in use: nvidia
+02:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+\tNUMA node: 0
+\tKernel driver in use: mlx5_core
+"""
+
+OFF_NVLINK = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tNODE\tNV18\t0-31\t0
+GPU1\tNV18\t X \tNODE\tNV18\t0-31\t0
+GPU2\tNODE\tNODE\t X \tNODE\t0-31\t0
+GPU3\tNV18\tNV18\tNODE\t X \t0-31\t0
+"""
+
+REFUSED = """\
+\tGPU0\tGPU1
+ GPU0\tX\tCNS
+ GPU1\tCNS\tX
+
+Legend:
+
+  X    = Self
+  OK   = Status Ok
+  CNS  = Chipset not supported
+"""
+
+DMESG = """\
+[    0.000000] Linux version 6.8.0-60-generic (buildd@host) #63-Ubuntu SMP
+[    1.000000] pci 0000:01:00.0: [10de:2330] type 00 class 0x030200 PCIe Endpoint
+[    1.100000] pci 0000:00:01.0: PCI bridge to [bus 01]
+[  100.000000] NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+"""
+
+
+def _of(name: str, text: str) -> set[tuple[str, str]]:
+    read = read_data(name, text.encode())
+    return {(f.id, f.state.value) for f in build_report(Host(RecordedBackend(read.answers), name)).findings}
+
+
+def test_what_lspci_lacks_is_said_once() -> None:
+    assert _of("lspci.txt", LSPCI) == {("probe.answers-lost", "unknown")}
+
+
+def test_a_nic_of_lspci_is_named_though_its_ports_are_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "lspci.txt"
+    path.write_text(LSPCI)
+    out = run(report, "--from", path, "--all", "--width", "200").out
+    assert "0000:02:00.0 MT2910 Family [ConnectX-7]" in out
+    assert "RDMA devices and ports not known" in out
+    assert "no RDMA" not in out
+    assert "NICs per server   not known" in out
+
+
+def test_check_judges_a_matrix_as_report_does(tmp_path: Path) -> None:
+    path = tmp_path / "topo.txt"
+    path.write_text(OFF_NVLINK)
+    ran = run(check, "--from", path, "--width", "200")
+    assert ran.code == 1
+    assert "nvlink.links-down  GPU2" in ran.out
+    assert "GPU2 alone has no NVLink" in ran.out
+    assert "probe.answers-lost" not in ran.out
+    assert "GPU2 alone has no NVLink" in run(report, "--from", path, "--width", "200").out
+
+
+def test_check_of_a_matrix_keeps_to_the_checks_that_were_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "topo.txt"
+    path.write_text(OFF_NVLINK)
+    ran = run(check, "--from", path, "--only", "p2p.*")
+    assert "nvlink.links-down" not in ran.out
+
+
+def test_a_p2p_matrix_alone_is_one_too(tmp_path: Path) -> None:
+    path = tmp_path / "p2p.txt"
+    path.write_text(REFUSED)
+    ran = run(check, "--from", path, "-v", "--notes", "--width", "200")
+    assert "p2p.refused" in ran.out
+    assert "CNS" in ran.out
+    assert "hidden from here" not in ran.out
+
+
+def test_xids_of_a_text_of_dmesg_are_judged() -> None:
+    assert ("driver.kernel-log-errors", "note") in _of("dmesg.txt", DMESG)

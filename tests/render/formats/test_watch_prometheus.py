@@ -1,0 +1,88 @@
+"""Metrics of samples: their values, promtool's judgement of them and of the alerts made from them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.conftest import require_program
+from tests.overtime import planting
+from tests.support.waiting import PATIENCE_S
+from topocheck.overtime.types import Sample
+from topocheck.render.formats.watch_prometheus import Exporter
+
+RULES = Path(__file__).parents[3] / "integrations" / "prometheus"
+
+
+def exported(*samples: Sample) -> tuple[str, dict[tuple[str, ...], float]]:
+    exporter = Exporter(planting.base()[0])
+    text = ""
+    for sample in samples:
+        text = exporter.text(sample)
+    values = {
+        (s.name, *s.labels.values()): s.value for family in text_string_to_metric_families(text) for s in family.samples
+    }
+    return text, values
+
+
+def test_values_are_in_base_units() -> None:
+    sample = planting.recording(1, samples=1, plant=planting.always(planting.is_gpu, clock_sm_mhz=1980)).samples[0]
+    _, values = exported(sample)
+    port = next(p for p in sample.ports if p.subject == planting.PORT)
+    where = (planting.GPU, "GPU0")
+    assert values["topocheck_gpu_sm_clock_hertz", *where] == 1980e6
+    assert values["topocheck_pcie_link_speed_transfers_per_second", planting.GPU] == 32e9
+    assert values["topocheck_pcie_link_max_width_lanes", planting.GPU] == 16
+    assert values["topocheck_rdma_port_rate_bytes_per_second", "mlx5_2", "1"] == 400e9 / 8
+    sent = port.counters["port_xmit_data"] * 4  # counted in words of 4 bytes
+    assert values["topocheck_rdma_port_data_bytes_total", "mlx5_2", "transmit", "1"] == sent
+    assert values["topocheck_watch_source_up", "nvml"] == 1
+
+
+def test_counters_of_the_last_full_sample_stay() -> None:
+    """A counter that is not there in one scrape would look like a series that ended."""
+    history = planting.recording(1, samples=2)
+    full, later = history.samples
+    bare = Sample(at_s=later.at_s, gpus=tuple(type(g)(address=g.address, index=g.index) for g in later.gpus))
+    _, values = exported(full, bare)
+    replays = full.gpus[0].counters["pcie_replays"]
+    assert values["topocheck_gpu_pcie_replays_total", planting.GPU, "GPU0"] == replays
+
+
+def test_a_silent_source_is_down() -> None:
+    _, values = exported(Sample(at_s=0.0, silent={"nvml": "no answer for 11 s"}))
+    assert values["topocheck_watch_source_up", "nvml"] == 0
+    assert values["topocheck_watch_source_up", "sysfs"] == 1
+
+
+@pytest.mark.service
+def test_promtool_accepts_the_metrics() -> None:
+    require_program("promtool")
+    text, _ = exported(*planting.recording(1).samples)
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.service
+def test_the_alerts_fire_and_are_quiet_as_their_tests_say() -> None:
+    require_program("promtool")
+    for words in (["check", "rules", "topocheck.rules.yml"], ["test", "rules", "topocheck.rules.test.yml"]):
+        done = subprocess.run(
+            ["promtool", *words], cwd=RULES, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_uses_metrics_that_are_exported() -> None:
+    text, _ = exported(*planting.recording(1).samples)
+    rules = (RULES / "topocheck.rules.yml").read_text(encoding="utf-8")
+    expressions = re.findall(r"expr: (.*?)\n +(?:for|labels):", rules, re.DOTALL)
+    used = {name for e in expressions for name in re.findall(r"topocheck_[a-z_]+", e)}
+    assert len(used) >= 10
+    assert used <= set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))

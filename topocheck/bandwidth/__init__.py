@@ -1,0 +1,1 @@
+"""Bandwidth tests without the running of them: cases, plans, statistics, assessment, baseline, cost model."""

@@ -1,0 +1,1 @@
+"""Checks that sources agree with each other."""

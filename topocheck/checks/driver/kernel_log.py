@@ -1,0 +1,116 @@
+"""What the kernel's log says of GPUs and NICs, where it may be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topocheck.checks.registry import Context, check, not_applicable
+from topocheck.checks.shared.common import ends, named
+from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest
+from topocheck.model.base import Evidence, Finding, Missing, State
+from topocheck.model.kernel_log import nic_trouble, not_started, pcie_error, xid
+from topocheck.topology.types import Gpu, Nic
+
+XIDS = {
+    48: "uncorrectable memory error",
+    63: "memory row remapped, or its page retired",
+    64: "memory row could not be remapped",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    92: "many corrected memory errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "the GPU's system processor (GSP) does not answer",
+    120: "error of the GPU's system processor (GSP)",
+    140: "unrecovered memory error",
+    143: "GPU could not be initialised",
+}
+"""Xids of the hardware (NVIDIA, Xid Errors); those of programs (13, 31, 43, 45) say nothing of the machine."""
+
+
+@check(
+    "driver.kernel-log-errors",
+    title="The kernel's log has hardware errors of a GPU or NIC",
+    severity=State.NOTE,
+    reads=("/dev/kmsg: NVRM Xid and RmInitAdapter lines, AER, DPC, mlx5_core health",),
+)
+def kernel_log_errors(c: Context) -> Iterator[Finding]:
+    """The kernel's log has hardware errors of a GPU or NIC.
+
+    Looks at:
+        Lines of the kernel's log since the last boot: Xid numbers of NVIDIA's driver that report hardware errors, GPUs
+        that it could not start, health messages of NVIDIA's NICs, and uncorrectable PCIe errors (AER) and containment
+        (DPC) of GPUs, NICs and the ports above them. Reading the log needs root on most systems.
+
+    Why it matters:
+        Such a device fails again, and a job on all GPUs of the node fails with it.
+
+    Fix:
+        Drain the node, reset the GPU or reboot, and run NVIDIA's diagnostics (dcgmi diag); an error that comes back
+        needs service.
+
+    Does not apply:
+        Where the log cannot be read. A note only, as lines are those since boot: an error that was put right by a reset
+        stays there. A warning where a memory row could not be remapped (Xid 64), which no reset puts right.
+    """
+    lines = c.node.system.kernel_log
+    if isinstance(lines, Missing):
+        raise not_applicable(f"the kernel's log cannot be read ({lines.reason.value.replace('_', ' ')})")
+    if not c.topology.gpus and not c.topology.nics:
+        raise not_applicable("no NVIDIA GPU and no RDMA NIC")
+    for gpu in c.topology.gpus:
+        numbers = [(x[1], line) for line in lines if (x := xid(line)) and x[0] == gpu.address.rpartition(".")[0]]
+        for number in dict.fromkeys(n for n, _ in numbers if n in XIDS):
+            shown = [line for n, line in numbers if n == number]
+            state = State.WARN if number in _LASTING else State.NOTE
+            yield _finding(c, gpu, f"Xid {number}: {XIDS[number]} (kernel log since boot)", shown[-1], state)
+        if shown := [line for line in lines if not_started(line) == gpu.address]:
+            yield _finding(c, gpu, "the driver could not start it (kernel log since boot)", shown[-1])
+    for nic in c.topology.nics:
+        shown = [line for line in lines if nic_trouble(line) == nic.address]
+        if shown:
+            yield _finding(c, nic, "its driver reports a health problem (kernel log since boot)", shown[-1])
+    yield from _pcie(c, lines)
+
+
+_LASTING = frozenset({64})
+"""Xids that a reset does not put right."""
+
+
+def _pcie(c: Context, lines: tuple[str, ...]) -> Iterator[Finding]:
+    """Uncorrectable errors and containment of devices, and of the ports above them, each once with its last line."""
+    where: dict[str, str] = {}
+    for device in ends(c):
+        where[device.address] = named(device)
+        for element in c.topology.chains.get(device.address, ())[:-1]:
+            where.setdefault(element, f"{element} (port above {device.label})")
+    last: dict[tuple[str, str], str] = {}
+    for line in lines:
+        found = pcie_error(line)
+        if found is not None and found[0] in where:
+            last[found] = line
+    for (address, what), line in last.items():
+        yield _about(c, where[address], address, f"{what} (kernel log since boot)", line, State.NOTE)
+
+
+def _finding(c: Context, device: Gpu | Nic, title: str, line: str, state: State = State.NOTE) -> Finding:
+    return _about(c, named(device), device.address, title, line, state)
+
+
+def _about(c: Context, subject: str, address: str, title: str, line: str, state: State) -> Finding:
+    return Finding(
+        state=state,
+        subject=subject,
+        devices=(address,),
+        title=title,
+        consequence="it may fail again, and a job on this node with it",
+        evidence=(Evidence("kernel log", line),),
+        rule="no hardware error in the kernel's log since boot",
+        fix=first_fitting(c, *_FIXES),
+    )
+
+
+_FIXES = (
+    Fix("drain the guest and have its host check the device", (in_guest,)),
+    Fix("drain the node, reset the device or reboot, then run dcgmi diag -r 3; if it comes back, have it serviced"),
+)

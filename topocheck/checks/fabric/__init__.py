@@ -1,0 +1,1 @@
+"""Checks of the network between nodes, as its dumps describe it."""

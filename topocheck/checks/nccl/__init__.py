@@ -1,0 +1,1 @@
+"""Checks of NCCL's settings and network."""

@@ -1,0 +1,214 @@
+"""NCCL's choice of interfaces and NICs against those of this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+from collections.abc import Iterator
+
+from topocheck.checks.registry import Context, Scope, check, not_applicable
+from topocheck.checks.shared.common import listed
+from topocheck.checks.shared.settings import in_force, place, quoted, read_names, shadowed_twins, values
+from topocheck.checks.sources import GPUS, Needs
+from topocheck.model.base import Evidence, Finding, Missing, State, known
+from topocheck.model.net import NetInterface
+from topocheck.model.system import Setting
+
+_UP = 0x1
+"""IFF_UP (Linux include/uapi/linux/if.h)."""
+_IFNAMES = ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
+
+
+def _interfaces(c: Context) -> tuple[NetInterface, ...]:
+    found = c.node.net.interfaces
+    if isinstance(found, Missing):
+        raise not_applicable(f"no interfaces to compare with: {found}")
+    return found
+
+
+def is_up(i: NetInterface) -> bool:
+    """Tell whether an interface is up; where nothing says so, it counts as up."""
+    if known(i.flags) and not i.flags & _UP:
+        return False
+    return i.operstate not in ("down", "lowerlayerdown", "notpresent")
+
+
+def addresses(i: NetInterface) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, ...]:
+    """Return the addresses of an interface; those of other forms are left out."""
+    out = []
+    for text in i.ip_addresses if known(i.ip_addresses) else ():
+        try:
+            out.append(ipaddress.ip_address(text.partition("/")[0].partition("%")[0]))
+        except ValueError:
+            continue
+    return tuple(out)
+
+
+def _told(i: NetInterface) -> str:
+    ips = listed((str(a) for a in addresses(i)), 3) or "no address"
+    only = ", link-local only" if addresses(i) and all(a.is_link_local for a in addresses(i)) else ""
+    return f"{i.name} (MTU {i.mtu_bytes}, {ips}{only})"
+
+
+def _lists(c: Context) -> list[Setting]:
+    if not c.topology.gpus:
+        raise not_applicable("no NVIDIA GPU, so no NCCL job runs here")
+    found = [s for n in _IFNAMES if (s := in_force(c).get(n)) is not None and n in values(c).values]
+    if not found:
+        raise not_applicable("NCCL_SOCKET_IFNAME is not set")
+    return found
+
+
+@check(
+    "nccl.interface-missing",
+    title="NCCL is set to use an interface that is not here, or down",
+    severity=State.FAIL,
+    reads=("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME", "/sys/class/net"),
+    needs=Needs((*GPUS, "interfaces", "settings")),
+    scope=Scope.PROCESS,
+)
+def interface_missing(c: Context) -> Iterator[Finding]:
+    """NCCL_SOCKET_IFNAME leaves no interface of this machine that is up.
+
+    Looks at:
+        The list by NCCL's rule (a name is a beginning, `=` in front asks for exact names, `^` excludes) against
+        the interfaces of this network namespace and their state.
+
+    Why it matters:
+        NCCL ends with "no socket interface found" before a job begins.
+
+    Fix:
+        The right name; `ip -br link` lists them. Where names differ by node, exclude instead: `^docker,lo`.
+
+    Does not apply:
+        Where it is unset, and without a GPU. A name of several that matches nothing is a warning.
+    """
+    for s in _lists(c):
+        if isinstance(c.node.net.interfaces, Missing):
+            title = f"{s.name}={s.value}: the interfaces here cannot be determined: {c.node.net.interfaces}"
+            yield Finding(state=State.UNKNOWN, subject=place(s), title=title)
+            continue
+        names = read_names(s.value)
+        every = {i.name: i for i in _interfaces(c)}
+        left = names.chosen(every)
+        up = [n for n in left if is_up(every[n])]
+        there = listed(n for n, i in every.items() if is_up(i) and n != "lo")
+        if not up:
+            what = f"{listed(left)} {'is' if len(left) == 1 else 'are'} down" if left else "no interface matches"
+            yield Finding(
+                state=State.FAIL,
+                subject=place(s),
+                title=f"{s.name}={s.value}: {what}; up here: {there or 'none'}",
+                consequence="NCCL ends with `no socket interface found` before a job begins",
+                evidence=(*quoted(s), *(e for n in left[:2] for e in every[n].evidence("operstate", "flags"))),
+                rule="the list leaves an interface that is up",
+                fix=f"name one that is up: {there or 'see ip -br link'}",
+            )
+        elif not names.exclude:
+            lost = [w for w, _ in names.words if not names.matched_by(w, every)]
+            if lost:
+                yield Finding(
+                    state=State.WARN,
+                    subject=place(s),
+                    title=f"{s.name}={s.value}: nothing here matches {listed(lost)}",
+                    consequence="NCCL passes over it and uses the others",
+                    evidence=quoted(s),
+                    rule="every name matches an interface",
+                    fix=f"drop it, or correct it; up here: {there}",
+                )
+
+
+@check(
+    "nccl.interface-ambiguous",
+    title="The name of an interface also matches others",
+    severity=State.WARN,
+    reads=("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME", "/sys/class/net"),
+    needs=Needs((*GPUS, "interfaces", "settings")),
+    scope=Scope.PROCESS,
+)
+def interface_ambiguous(c: Context) -> Iterator[Finding]:
+    """A name in NCCL_SOCKET_IFNAME is an interface here, and the beginning of others' names too.
+
+    Looks at:
+        Each name that is an interface of its own against the names it also begins (`bond0` and `bond0.2973`), with
+        their MTU and addresses.
+
+    Why it matters:
+        NCCL takes all of them: it may meet its peers over a VLAN that does not reach them, and spreads sockets over
+        interfaces of different speed.
+
+    Fix:
+        `NCCL_SOCKET_IFNAME==bond0`: the second `=` asks for exactly that name.
+
+    Does not apply:
+        A beginning that is no interface itself (`eth`, `ib`) is meant as one.
+    """
+    for s in _lists(c):
+        names = read_names(s.value)
+        every = {i.name: i for i in _interfaces(c) if is_up(i)}
+        for word, others in shadowed_twins(names, every).items():
+            if names.exclude:
+                continue
+            matched = [every[word], *(every[n] for n in others)]
+            v4 = [i.name for i in matched if any(a.version == 4 for a in addresses(i))]
+            first = f"; NCCL meets its peers over the first with an address, most likely {v4[0]}" if v4 else ""
+            yield Finding(
+                state=State.WARN,
+                subject=place(s),
+                title=f"{s.name}={s.value}: {word} matches {len(matched)} interfaces: "
+                + ", ".join(_told(i) for i in matched)
+                + first,
+                consequence="NCCL may meet its peers, or send data, over an interface that does not reach them",
+                evidence=(*quoted(s), *(Evidence(i.source or i.name, _told(i)) for i in matched)),
+                rule="a name is the beginning of a name, unless the list begins with =",
+                fix=f"{s.name}=={s.value}  (the second = asks for exact names), or exclude the others with ^",
+            )
+
+
+_VIRTUAL = ("br-", "veth", "cni", "flannel", "cali", "tun", "wg", "tailscale", "zt", "vxlan", "docker", "virbr")
+_LAST = ("docker", "lo", "virbr")
+"""What NCCL leaves for last (src/misc/socket.cc, ncclFindInterfaces)."""
+
+
+@check(
+    "nccl.bootstrap-interface",
+    title="NCCL may meet its peers over a bridge or tunnel of this host",
+    severity=State.NOTE,
+    reads=("/sys/class/net", "NCCL_SOCKET_IFNAME"),
+    scope=Scope.PROCESS,
+)
+def bootstrap_interface(c: Context) -> Iterator[Finding]:
+    """NCCL_SOCKET_IFNAME is unset, and among the interfaces NCCL may take is a bridge, tunnel or container network.
+
+    Looks at:
+        The interfaces NCCL would choose from by its own rule: names that begin with `ib`, else all but docker, lo
+        and virbr; and among them names of bridges, tunnels and container networks that are up and have an address.
+
+    Why it matters:
+        Other hosts cannot reach such an address: a job over several hosts hangs or times out at its start.
+
+    Fix:
+        `export NCCL_SOCKET_IFNAME=NAME`, or exclude them: `NCCL_SOCKET_IFNAME=^docker,br-,veth`.
+
+    Does not apply:
+        Where it is set, and for jobs inside one host.
+    """
+    if any(n in in_force(c) for n in _IFNAMES):
+        raise not_applicable("NCCL_SOCKET_IFNAME is set")
+    usable = [i for i in _interfaces(c) if is_up(i) and addresses(i) and not i.name.startswith(_LAST)]
+    first = [i for i in usable if i.name.startswith("ib")]
+    candidates = first or usable
+    odd = [i for i in candidates if i.name.startswith(_VIRTUAL)]
+    if not odd or not c.topology.gpus:
+        return
+    good = [i for i in candidates if i not in odd]
+    yield Finding(
+        state=State.NOTE,
+        subject="process",
+        title=f"NCCL may choose {listed(i.name for i in odd)} to meet its peers"
+        + (f" beside {listed(i.name for i in good)}" if good else ""),
+        consequence="a job over several hosts may hang at its start, since they cannot reach such an address",
+        evidence=tuple(Evidence(i.source or i.name, _told(i)) for i in odd[:4]),
+        rule="ib*, else all but docker, lo and virbr",
+        fix=f"export NCCL_SOCKET_IFNAME={shlex.quote(good[0].name) if good else 'NAME'}",
+    )

@@ -1,0 +1,1 @@
+"""Checks of NUMA nodes and affinity."""

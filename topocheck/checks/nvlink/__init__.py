@@ -1,0 +1,1 @@
+"""Checks of NVLink and its fabric."""

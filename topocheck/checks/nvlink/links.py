@@ -1,0 +1,257 @@
+"""NVLink: links that are down, that err, that the driver does not use, and islands of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topocheck.checks.registry import Context, check, not_applicable
+from topocheck.checks.shared.common import is_guest, listed, living, named
+from topocheck.checks.sources import GPUS, Needs
+from topocheck.knowledge.products import Product, find_bridge
+from topocheck.model.base import Evidence, Finding, Missing, State
+from topocheck.model.gpu import NvLink
+from topocheck.topology.paths import product_of
+from topocheck.topology.types import Gpu
+
+_GRAVE = ("recovery", "link_recoveries_failed", "local_link_integrity_errors", "buffer_overruns", "malformed_packets")
+_LIGHT = ("replay", "crc", "receive_errors", "receive_remote_errors", "transmit_discards")
+"""Counters by what they mean. Symbol and effective errors are left out: they are counted before the link's own
+error correction and grow on healthy links; recoveries that succeeded are the link's daily work on NVLink 5."""
+
+ERRORS = 100.0
+"""Packets sent again since the counters were cleared from which on they are noted; one look cannot give a rate."""
+
+
+def _linked(context: Context) -> list[Gpu]:
+    """Return the GPUs that answer and have NVLinks that MIG does not switch off.
+
+    Raises:
+        NotApplicableError: there are none.
+    """
+    found = [g for g in living(context) if g.nvml is not None and g.nvml.nvlinks and g.nvml.mig_current is not True]
+    if not found:
+        raise not_applicable("no GPU with NVLinks (MIG switches them off)")
+    return found
+
+
+def _links(gpu: Gpu) -> tuple[NvLink, ...]:
+    return gpu.nvml.nvlinks if gpu.nvml is not None else ()
+
+
+def _active(gpu: Gpu) -> int:
+    return sum(link.active is True for link in _links(gpu))
+
+
+def _down(gpu: Gpu) -> list[int]:
+    return [link.link for link in _links(gpu) if link.active is False]
+
+
+def _state_evidence(gpu: Gpu, numbers: list[int]) -> tuple[Evidence, ...]:
+    if gpu.nvml is None:
+        return ()
+    total = Evidence(f"{gpu.nvml.source} DeviceGetNvLinkState", f"{_active(gpu)} active of {len(_links(gpu))}")
+    return (total, *gpu.nvml.evidence(*(f"DeviceGetNvLinkState({n})" for n in numbers[:4])))
+
+
+@check(
+    "nvlink.links-down",
+    title="A GPU has fewer active NVLinks than its board or its siblings",
+    severity=State.FAIL,
+    reads=("NVML DeviceGetNvLinkState", "NVML NVML_FI_DEV_NVLINK_LINK_COUNT", "product table"),
+    needs=Needs((*GPUS, "mig", "nvlinks"), ("gpu name", "hypervisor")),
+)
+def links_down(context: Context) -> Iterator[Finding]:
+    """A GPU has fewer active NVLinks than its board or its siblings.
+
+    Looks at:
+        How many links of each GPU are active, against its siblings of the same product and against the number that
+        the product has wired (which may be less than the chip has: 12 of 18 on the H100 NVL), or its bridges join.
+
+    Why it matters:
+        Each lost link takes its share of the bandwidth between GPUs, and collectives run at the pace of the weakest
+        GPU. With all links down, peers fall back to PCIe, ten times slower.
+
+    Fix:
+        On a module board: reset all GPUs together and restart the fabric manager, then power-cycle; a link that stays
+        down is a matter of service. With a bridge: switch the node off and seat the bridge again.
+
+    Does not apply:
+        To a single card that has nobody to talk to, to cards whose bridge is an option and not fitted, and to GPUs
+        split by MIG. In a guest, links that are down on all GPUs alike are the host's to explain.
+    """
+    gpus = _linked(context)
+    products = {g.address: product_of(g) for g in gpus}
+    active = {g.address: _active(g) for g in gpus}
+    for gpu in gpus:
+        product = products[gpu.address]
+        unread = [link.link for link in _links(gpu) if isinstance(link.active, Missing)]
+        if unread and len(unread) == len(_links(gpu)):
+            yield Finding(
+                state=State.UNKNOWN,
+                subject=named(gpu),
+                devices=(gpu.address,),
+                title=f"the state of its {len(unread)} NVLinks cannot be read",
+                evidence=_state_evidence(gpu, unread),
+                rule="DeviceGetNvLinkState must answer",
+                fix="look at the kernel log of the driver; a GPU that needs a reset answers so",
+            )
+            continue
+        siblings = [g for g in gpus if g is not gpu and _alike(g, gpu)]
+        most = max((active[g.address] for g in siblings), default=0)
+        judged = _judge(context, gpu, product, siblings, most)
+        if judged is None:
+            continue
+        state, title, rule = judged
+        if unread and active[gpu.address] + len(unread) >= _wanted(gpu, product, most):
+            state, title = State.UNKNOWN, f"{title}; the state of {len(unread)} links cannot be read"
+        yield Finding(
+            state=state,
+            subject=named(gpu),
+            devices=(gpu.address,),
+            title=title,
+            consequence="peers reach it over PCIe only, about ten times slower"
+            if _active(gpu) == 0
+            else f"traffic with its peers has {_active(gpu)} links instead of {_wanted(gpu, product, most)}, "
+            "and collectives wait for it",
+            evidence=_state_evidence(gpu, _down(gpu)),
+            rule=rule,
+            fix=_fix(product),
+        )
+
+
+def _alike(a: Gpu, b: Gpu) -> bool:
+    return a.name == b.name or (product_of(a) is not None and product_of(a) == product_of(b))
+
+
+def _wanted(gpu: Gpu, product: Product | None, most: int) -> int:
+    bridge = find_bridge(gpu.name) if isinstance(gpu.name, str) else None
+    return max(
+        most,
+        (product.nvlink_links or 0) if product is not None else 0,
+        bridge.links if bridge is not None and _active(gpu) else 0,
+    )
+
+
+def _judge(
+    context: Context, gpu: Gpu, product: Product | None, siblings: list[Gpu], most: int
+) -> tuple[State, str, str] | None:
+    """Return (state, title, rule) for a GPU with too few links; None for one in order.
+
+    `most` is the largest number of active links of a sibling.
+    """
+    active, total = _active(gpu), len(_links(gpu))
+    wired = product.nvlink_links if product is not None else None
+    on_board = product is not None and product.form_factor != "PCIe"
+    down = _down(gpu)
+    if 0 < active < most or (active < most and on_board):
+        title = f"{active} NVLinks active, its siblings have {most} (down: {_numbers(down)})"
+        return State.FAIL, title, "fewer active links than a sibling of the same product"
+    bridged = None if is_guest(context) or wired else _half_bridged(gpu, active)
+    if bridged is not None:
+        return bridged
+    if active < most:
+        if wired:
+            return State.WARN, f"no NVLink active, its siblings have {most}", "a product sold with bridges"
+        return State.NOTE, f"no NVLink active, its siblings have {most}: no bridge fitted?", "siblings are bridged"
+    if wired is not None and active < wired:
+        return _below_product(context, active, wired, on_board, siblings, down)
+    if product is None and 0 < active < total:
+        same = all(_down(g) == down for g in siblings)
+        shown = "; the same links are down on its siblings" if same and siblings else ""
+        title = f"{active} of {total} NVLinks active, and how many the product has wired is not known here{shown}"
+        return State.UNKNOWN, title, "links of a product that is not in the table"
+    return None
+
+
+def _half_bridged(gpu: Gpu, active: int) -> tuple[State, str, str] | None:
+    """Judge a bridged card by the links of its bridges, whatever its siblings have."""
+    bridge = find_bridge(gpu.name) if isinstance(gpu.name, str) else None
+    if bridge is None or not 0 < active < bridge.links:
+        return None
+    rule = (
+        f"one bridge joins {bridge.links_per_bridge} links, and the card takes {bridge.bridges}: {bridge.links} links"
+    )
+    down = _numbers(_down(gpu)[: bridge.links - active])
+    if active % bridge.links_per_bridge:
+        title = f"{active} of {bridge.links} NVLinks active (down: {down}): is the bridge seated on both cards?"
+        return State.WARN, title, rule
+    fitted = active // bridge.links_per_bridge
+    plural = "s" if fitted > 1 else ""
+    return State.NOTE, f"{fitted} bridge{plural} of {bridge.bridges}: {active} of {bridge.links} NVLinks active", rule
+
+
+def _below_product(
+    context: Context, active: int, wired: int, on_board: bool, siblings: list[Gpu], down: list[int]
+) -> tuple[State, str, str] | None:
+    """Judge a GPU that has as many links as its siblings, and fewer than its product."""
+    rule = f"the product has {wired} links wired"
+    if not siblings and active == 0:
+        return None
+    if is_guest(context):
+        title = f"{active} of {wired} NVLinks active, as on its siblings; the host decides which are passed on"
+        return (State.UNKNOWN, title, rule)
+    if active == 0 and not on_board:
+        return State.WARN, f"all NVLinks down, on its siblings too: is the bridge fitted and seated? ({rule})", rule
+    if active == 0:
+        return State.FAIL, f"all {wired} NVLinks down, on its siblings too", rule
+    title = f"{active} of {wired} NVLinks active, as on its siblings (down: {_numbers(down)})"
+    return State.WARN, title, rule
+
+
+def _numbers(links: list[int]) -> str:
+    return listed((str(n) for n in links), 12) or "none listed"
+
+
+def _fix(product: Product | None) -> str:
+    if product is not None and product.form_factor == "PCIe":
+        return "switch the node off and fit or seat the NVLink bridge again"
+    return (
+        "drain the node, restart nvidia-fabricmanager where there is one and reset all GPUs together (nvidia-smi -r, "
+        "ends all that runs on them), then power-cycle; a link that stays down needs service"
+    )
+
+
+@check(
+    "nvlink.errors",
+    title="NVLinks count errors",
+    severity=State.WARN,
+    reads=("NVML NVML_FI_DEV_NVLINK_*_ERROR_COUNT, NVML_FI_DEV_NVLINK_COUNT_*",),
+    needs=Needs((*GPUS, "mig", "nvlinks"), ("nvlink counters",)),
+    thresholds=("count",),
+)
+def errors(context: Context) -> Iterator[Finding]:
+    """NVLinks count errors.
+
+    Looks at:
+        The error counters of every active link. Threshold `count` of the policy, 100 by default, for packets that
+        were sent again; recoveries of the whole link and lost packets count from one.
+
+    Why it matters:
+        A link that recovers stalls all traffic over it; one that keeps sending again is on its way down. Both show
+        as collectives of uneven speed.
+
+    Fix:
+        Look again after an hour of work. Where it grows: seat the bridge or module again, reset the GPU, then service.
+
+    Does not apply:
+        Counters that grow on healthy links (symbol errors, successful recoveries of NVLink 5) are not judged.
+    """
+    limit = context.threshold("nvlink.errors", "count", ERRORS)
+    for gpu in _linked(context):
+        grave = {f"NVLink {x.link} {n}": x.errors[n] for x in _links(gpu) for n in _GRAVE if x.errors.get(n, 0) > 0}
+        light = {f"NVLink {x.link} {n}": x.errors[n] for x in _links(gpu) for n in _LIGHT if x.errors.get(n, 0) > limit}
+        found = grave or light
+        if not found:
+            continue
+        yield Finding(
+            state=State.WARN if grave else State.NOTE,
+            subject=named(gpu),
+            devices=(gpu.address,),
+            title="; ".join(f"{name}: {n}" for name, n in list(found.items())[:4])
+            + (f" and {len(found) - 4} more counters" if len(found) > 4 else ""),
+            consequence="traffic over these links stalls now and then; collectives run unevenly",
+            evidence=gpu.nvml.evidence(*list(found)[:6]) if gpu.nvml is not None else (),
+            rule="recoveries and lost packets > 0" if grave else f"packets sent again > {limit:g}",
+            fix="look again after an hour of work; where it grows, reset the GPU (ends all that runs on it), then "
+            "seat bridge or module again",
+        )

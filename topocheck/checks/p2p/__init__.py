@@ -1,0 +1,1 @@
+"""Checks of GPUDirect P2P."""

@@ -1,0 +1,1 @@
+"""Checks of PCIe links and devices."""

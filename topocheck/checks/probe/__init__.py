@@ -1,0 +1,1 @@
+"""Checks of topocheck's own answers."""

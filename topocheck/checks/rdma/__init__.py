@@ -1,0 +1,1 @@
+"""Checks of RDMA devices and GPUDirect RDMA."""

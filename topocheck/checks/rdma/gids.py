@@ -1,0 +1,123 @@
+"""RoCE: the GID that NCCL is set to use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from topocheck.checks.registry import Context, Scope, check, not_applicable
+from topocheck.checks.shared.rdma_ports import Port
+from topocheck.checks.shared.settings import chosen_nics, in_force, installed_version, quoted, values, version_words
+from topocheck.checks.sources import Needs
+from topocheck.model.base import Evidence, Finding, Missing, State
+from topocheck.model.net import Gid
+
+_V2 = "RoCE v2"
+_CHOOSES_ITSELF = (2, 21, 5)
+"""First public NCCL that chooses the GID by itself (default -1; knowledge/data/nccl_settings.tsv)."""
+
+
+def is_link_local(gid: str) -> bool:
+    """Tell whether a GID is an IPv6 link-local address (fe80::/10, RFC 4291 2.5.6)."""
+    return 0xFE80 <= int(gid[:4], 16) <= 0xFEBF
+
+
+def is_ipv4(gid: str) -> bool:
+    """Tell whether a GID is an IPv4 address (::ffff:a.b.c.d, RFC 4291 2.5.5.2)."""
+    return gid.startswith("0000:0000:0000:0000:0000:ffff:")
+
+
+def best(gids: tuple[Gid, ...]) -> Gid | None:
+    """Return the GID to use: RoCE v2 on an IPv4 address, else on a routable IPv6 one; None where there is none."""
+    good = [g for g in gids if g.type == _V2 and not is_link_local(g.gid)]
+    return next((g for g in good if is_ipv4(g.gid)), good[0] if good else None)
+
+
+@check(
+    "rdma.gid-index",
+    title="The chosen GID index is not a routable RoCE v2 address",
+    severity=State.FAIL,
+    reads=(
+        "NCCL_IB_GID_INDEX",
+        "/sys/class/infiniband/*/ports/*/gids",
+        "/sys/class/infiniband/*/ports/*/gid_attrs/types",
+    ),
+    needs=Needs(("rdma", "settings", "nccl"), ("gids",)),
+    scope=Scope.PROCESS,
+)
+def gid_index(c: Context) -> Iterator[Finding]:
+    """NCCL_IB_GID_INDEX points to an entry that cannot carry traffic to other hosts.
+
+    Looks at:
+        The entry of that index on every active RoCE port that NCCL_IB_HCA leaves: empty, RoCE v1, or RoCE v2 on a
+        link-local address. With NCCL before 2.21.5 also index 0, its default.
+
+    Why it matters:
+        Connecting fails with "invalid argument", or times out: link-local addresses are not routed, and RoCE v1
+        does not leave its Ethernet segment.
+
+    Fix:
+        Unset it on NCCL 2.21.5 and newer, which chooses by itself; before, the index of a v2 entry on an IPv4
+        address, which is reported.
+
+    Does not apply:
+        InfiniBand ports, and a negative index. RoCE v1 as the default of an old NCCL is a note. An entry whose type
+        cannot be read (a container may hide it) is unknown.
+    """
+    s = in_force(c).get("NCCL_IB_GID_INDEX")
+    version = installed_version(c)
+    if s is None and (version is None or version >= _CHOOSES_ITSELF):
+        raise not_applicable("NCCL_IB_GID_INDEX is not set")
+    index = values(c).integer("NCCL_IB_GID_INDEX", 0)
+    roce = [
+        Port(n, n.rdma, p)
+        for n in chosen_nics(c)
+        if n.rdma is not None
+        for p in n.rdma.ports
+        if p.state == "ACTIVE" and p.link_layer == "Ethernet"
+    ]
+    if not roce:
+        raise not_applicable("no active RoCE port")
+    if index < 0:
+        raise not_applicable("a negative index: NCCL chooses by itself")
+    setting = quoted(s) if s is not None else (Evidence(version_words(c), "index 0 by default"),)
+    for p in roce:
+        f = _judge(p, index, setting, by_hand=s is not None)
+        if f is not None:
+            yield f
+
+
+def _judge(p: Port, index: int, setting: tuple[Evidence, ...], *, by_hand: bool) -> Finding | None:
+    gids = p.port.gids
+    state, what = State.UNKNOWN, ""
+    entry: Gid | None = None
+    if isinstance(gids, Missing):
+        what = f"the GIDs of {p.nic.label} cannot be read: {gids}"
+        gids = ()
+    else:
+        entry = next((g for g in gids if g.index == index), None)
+        if entry is None:
+            state, what = State.FAIL, f"index {index} of {p.nic.label} is empty"
+        elif isinstance(entry.type, Missing):
+            what = f"the type of GID {index} of {p.nic.label} cannot be read: {entry.type}"
+        elif entry.type == _V2 and not is_link_local(entry.gid):
+            return None
+        elif entry.type == _V2:
+            state, what = State.FAIL, f"index {index} of {p.nic.label} is RoCE v2 on a link-local address ({entry.gid})"
+        else:
+            # As a default of old versions it was what everybody had; it works inside one Ethernet segment.
+            state = State.WARN if by_hand else State.NOTE
+            what = f"index {index} of {p.nic.label} is RoCE v1 ({entry.gid})"
+    good = best(gids)
+    use = f"NCCL_IB_GID_INDEX={good.index}" if good is not None else "an index of type RoCE v2 with an IP address"
+    if good is None and state is not State.UNKNOWN:
+        use = f"give {p.nic.label}'s interface an IP address; it has no routable RoCE v2 entry"
+    return Finding(
+        state=state,
+        subject=p.where,
+        devices=(p.nic.address,),
+        title=what + (f"; index {good.index} is RoCE v2 on {good.gid}" if good is not None else ""),
+        consequence="connections to other hosts fail with `invalid argument`, or time out",
+        evidence=(*setting, *p.port.evidence(f"gids/{index}", f"gid_attrs/types/{index}")),
+        rule="RoCE v2 on a routable address",
+        fix=f"{'unset NCCL_IB_GID_INDEX on NCCL 2.21.5 and newer; before: ' if by_hand else ''}{use}",
+    )

@@ -1,0 +1,1 @@
+"""What checks of more than one area use."""

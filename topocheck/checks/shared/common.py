@@ -1,0 +1,87 @@
+"""What the areas share: how a subject is called, and what of the machine several checks ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from topocheck.checks.registry import Context, once
+from topocheck.model.base import Evidence, Fact, Missing, is_lost
+from topocheck.model.pci import PciDevice
+from topocheck.topology.types import Gpu, Nic
+
+
+def named(device: Gpu | Nic) -> str:
+    """Return `0000:3b:00.0 GPU3`, the subject of a finding about a device."""
+    return f"{device.address} {device.label}"
+
+
+def pair(a: Gpu | Nic, b: Gpu | Nic) -> str:
+    """Return the subject of a finding about two devices."""
+    return f"{named(a)} - {named(b)}"
+
+
+def is_guest(context: Context) -> bool:
+    """Tell whether a hypervisor shows this machine, so that its ports say nothing about hardware.
+
+    Where the answers that would tell were lost it counts as one: no fault is then read from what may be invented.
+    """
+    hypervisor = context.node.system.hypervisor
+    return not isinstance(hypervisor, Missing) or is_lost(hypervisor)
+
+
+def pci_devices(context: Context) -> dict[str, PciDevice]:
+    """Return all PCI functions by address."""
+    return context.topology.devices
+
+
+@once
+def living(context: Context) -> list[Gpu]:
+    """Return the GPUs that still answer on the bus."""
+    return [g for g in context.topology.gpus if g.on_bus]
+
+
+@once
+def ends(context: Context) -> list[Gpu | Nic]:
+    """Return the GPUs that still answer, and the NICs."""
+    return [*living(context), *context.topology.nics]
+
+
+def given_away(gpu: Gpu) -> bool:
+    """Tell whether a GPU is bound to a driver that hands it to a guest."""
+    return gpu.pci is not None and isinstance(gpu.pci.driver, str) and gpu.pci.driver in ("vfio-pci", "pci-stub")
+
+
+def quote(fact: Fact | None, name: str, value: object) -> tuple[Evidence, ...]:
+    """Quote a raw answer by its name; where the raw answer was not kept, the value read from it."""
+    if fact is None:
+        return ()
+    found = fact.evidence(name)
+    if found:
+        return found
+    join = "/" if fact.source.startswith("/") else " "
+    return (Evidence(f"{fact.source}{join}{name}" if fact.source else name, str(value)),)
+
+
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """Return names with commas; those beyond `most` as a number."""
+    every = list(names)
+    rest = len(every) - most
+    return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+_WORDS = {
+    3 / 4: "three quarters of",
+    1 / 2: "half",
+    1 / 4: "a quarter of",
+    1 / 8: "an eighth of",
+    1 / 16: "a sixteenth of",
+}
+_NEAR = 0.01
+"""8b/10b and 128b/130b make 5 GT/s 0.254 of 16 GT/s."""
+
+
+def share(now: float, most: float) -> str:
+    """Return how much of `most` is left, in words: `half`, `a quarter of`, `38 % of`."""
+    left = now / most
+    word = next((w for ratio, w in _WORDS.items() if abs(ratio - left) < _NEAR), None)
+    return word or f"{100 * left:.0f} % of"

@@ -1,0 +1,157 @@
+"""Sampling this machine for a while, for `watch` and for `check --sample` and `--since`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from topocheck.model.base import InputError, Missing, Reason
+
+if TYPE_CHECKING:
+    from topocheck.overtime.history import History
+    from topocheck.overtime.types import Header, Sample
+    from topocheck.pipeline import Report
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+FULL_S = 10.0
+"""Counters that cost much (AER, errors of NVLinks and ports) are read so often, and in the first and last sample."""
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 3600.0
+KEPT = 1 << 16
+"""Samples that are judged; of a longer run each second one is let go, again and again, as the counters only grow."""
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Return seconds of `60s`, `5m`, `1h`, `2d` or a plain number.
+
+    Raises:
+        InputError: it is none of these, or not above 0.
+    """
+    m = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd]?)", text.strip())
+    value = float(m[1]) * _UNITS[m[2]] if m else 0.0
+    if not value > 0:
+        raise InputError(f"{option} {text!r}: expected a time above 0 such as 30s, 5m or 1h")
+    return value
+
+
+def header_of(report: Report, interval_s: float) -> Header:
+    """Return the header of a recording that begins now."""
+    import topocheck
+    from topocheck.host.base import Host, HostError
+    from topocheck.host.live.backend import LiveBackend
+    from topocheck.monitor.plan import devices_of
+    from topocheck.overtime.record import FORMAT, VERSION
+    from topocheck.overtime.types import Header
+
+    boot: int | Missing = Missing(Reason.ABSENT, "no btime in /proc/stat")
+    try:
+        lines = Host(LiveBackend()).read_lines("/proc/stat", "btime ")
+        if lines and (m := re.fullmatch(r"btime ([0-9]{1,12})", lines[0].strip())):
+            boot = int(m[1])
+    except HostError as e:
+        boot = e.missing()
+    hostname = report.node.system.hostname
+    now = time.time()
+    return Header(
+        format=FORMAT,
+        version=VERSION,
+        topocheck_version=topocheck.__version__,
+        hostname=hostname if isinstance(hostname, str) else "",
+        begun=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
+        begun_unix_s=round(now, 3),
+        interval_s=interval_s,
+        boot_time_s=boot,
+        devices=devices_of(report.topology),
+    )
+
+
+def sample(
+    report: Report,
+    header: Header,
+    for_s: float | None,
+    each: Callable[[Sample], None] = lambda sample: None,
+) -> History:
+    """Sample until the time is over or somebody asks to stop (KeyboardInterrupt), and return what was sampled.
+
+    Args:
+        report: the machine's devices.
+        header: what the recording begins with.
+        for_s: how long; until asked to stop where None. 0 is one sample.
+        each: called with each sample.
+    """
+    from topocheck.monitor.plan import plan_of
+    from topocheck.monitor.sampler import Sampler
+    from topocheck.overtime.history import History
+
+    interval = header.interval_s
+    last = -1 if for_s is None else int(for_s / interval + 1e-9)
+    plan = plan_of(report.topology, report.node, max(1, round(FULL_S / interval)), last)
+    samples: list[Sample] = []
+    if not plan.gpus and not plan.functions and not plan.ports:
+        return History(header=header, samples=())
+    sampler = Sampler(plan, interval)
+    try:
+        while not sampler.done:
+            samples.append(found := sampler.next())
+            each(found)
+            if len(samples) > KEPT:
+                del samples[1:-1:2]
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sampler.close()
+    return History(header=header, samples=tuple(samples))
+
+
+def load(path: Path) -> History:
+    """Return a recording.
+
+    Raises:
+        InputError: the file cannot be read, or is none.
+    """
+    from topocheck.host.input import read_file
+    from topocheck.overtime.record import EXPECTED, LIMIT, parse
+
+    return parse(read_file(path, LIMIT, EXPECTED), str(path))
+
+
+def is_snapshot(path: Path) -> bool:
+    """Tell whether a file is compressed as snapshots are, and so no recording of `topocheck watch`.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    from topocheck.host.input import read_file
+    from topocheck.overtime.record import EXPECTED, LIMIT
+
+    return read_file(path, LIMIT, EXPECTED).startswith(_GZIP)
+
+
+_GZIP = b"\x1f\x8b"
+"""RFC 1952, 2.3.1."""
+
+
+def of_snapshot(report: Report) -> History:
+    """Return the counters of a machine's snapshot as one sample; none where it has no device that counts."""
+    from topocheck.monitor.plan import devices_of, plan_of
+    from topocheck.overtime.history import History
+    from topocheck.overtime.of_node import history_of
+
+    plan = plan_of(report.topology, report.node)
+    found = history_of(report.node, devices_of(report.topology), plan.functions)
+    if not plan.gpus and not plan.functions and not plan.ports:
+        return History(header=found.header, samples=())
+    return found
+
+
+def keeps_identifiers(path: Path) -> bool:
+    """Tell whether a snapshot has the names of its host as they are; a file that is no snapshot counts as one that has.
+
+    Raises:
+        InputError: the snapshot cannot be read.
+    """
+    from topocheck.host.recording import snapshot
+
+    return not is_snapshot(path) or snapshot.load(str(path))[0].identifiers == "kept"

@@ -1,0 +1,113 @@
+"""The parts of a JSON report that are compared, and nothing else, so that ten thousand reports are read quickly.
+
+The parts are those of model/document.py. Where most of one is not compared (evidence, hops, verdicts), the struct
+here has the rest, and what is left out is skipped while decoding.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from topocheck.model import old_names
+from topocheck.model.base import InputError
+from topocheck.model.document import (
+    SCHEMA_VERSION,
+    GpuDoc,
+    HostDoc,
+    InterfaceDoc,
+    LimitsDoc,
+    NicDoc,
+    NumaNodeDoc,
+    PciDoc,
+    ProbeDoc,
+    ReportDoc,
+    SettingDoc,
+)
+
+
+class Path(msgspec.Struct, kw_only=True, rename={"from_": "from", "class_": "class"}):
+    """The class of one path."""
+
+    from_: str
+    to: str
+    class_: str | None = None
+    pcie_class: str | None = None
+    nvlinks: int | None = 0
+
+
+class Nccl(msgspec.Struct, kw_only=True):
+    """NCCL's version and settings."""
+
+    version: str | None = None
+    network: str | None = None
+    settings: list[SettingDoc] = []
+
+
+class Finding(msgspec.Struct, kw_only=True):
+    """One finding, without its evidence."""
+
+    id: str
+    state: str
+    subject: str
+    title: str
+    fix: str | None = None
+
+
+class LeanReport(msgspec.Struct, kw_only=True):
+    """A report as the comparison reads it."""
+
+    schema_version: str
+    topocheck_version: str = ""
+    taken_at: str = ""
+    host: HostDoc
+    gpus: list[GpuDoc]
+    accelerators: list[GpuDoc] = []
+    nics: list[NicDoc]
+    interfaces: list[InterfaceDoc] = []
+    numa_nodes: list[NumaNodeDoc]
+    pci: list[PciDoc]
+    paths: list[Path]
+    nccl: Nccl
+    limits: LimitsDoc
+    software: dict[str, str] = {}
+    findings: list[Finding] = []
+    probes: list[ProbeDoc] = []
+
+
+_DECODER = msgspec.json.Decoder(LeanReport)
+
+
+def decode(data: bytes, name: str) -> LeanReport:
+    """Return the compared parts of a JSON report; `name` is its file, for messages.
+
+    Raises:
+        InputError: it is not a report that this version can read.
+    """
+    try:
+        report = _DECODER.decode(data)
+    except msgspec.ValidationError as e:
+        raise InputError(f"{name}: not a topocheck report: {e}; expected `topocheck report --format json`") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise InputError(f"{name}: not JSON: {e}; expected `topocheck report --format json`") from None
+    major = report.schema_version.split(".")[0]
+    if major == "1":
+        # What is compared is called in 1.x as in 2.0, but for the ids of some checks.
+        for finding in report.findings:
+            finding.id = old_names.current(finding.id)
+    elif major != SCHEMA_VERSION.split(".")[0]:
+        raise InputError(
+            f"{name}: schema version {report.schema_version[:20]!r}; this version of topocheck reads {SCHEMA_VERSION}"
+        )
+    return report
+
+
+def from_document(document: ReportDoc) -> LeanReport:
+    """Return the compared parts of a report that was made here.
+
+    Raises:
+        InputError: a number in it, of a recording from elsewhere, is larger than a document can hold.
+    """
+    try:
+        return msgspec.json.decode(msgspec.json.encode(document), type=LeanReport)
+    except msgspec.ValidationError as e:
+        raise InputError(f"its report cannot be compared: {e}") from None

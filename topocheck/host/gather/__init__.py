@@ -1,0 +1,1 @@
+"""All answers of the machine collected by child processes, each with a deadline."""

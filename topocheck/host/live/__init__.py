@@ -1,0 +1,1 @@
+"""What this machine itself answers: files, commands, NVML, CUDA, psutil."""

@@ -1,0 +1,76 @@
+"""The kernel's log as /dev/kmsg gives it: one record per read (Linux Documentation/ABI/testing/dev-kmsg)."""
+
+from __future__ import annotations
+
+import os
+import re
+
+_RECORD = 1 << 13
+"""CONSOLE_EXT_LOG_MAX: a read with less room for a record gives EINVAL."""
+_MOST_RECORDS = 1 << 16
+_MOST_LINES = 1 << 11
+
+_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?"
+_NUMBERS = r"[0-9a-fA-Fx,:. ()\[\]\-]{0,80}"
+PATTERNS = (
+    rf"NVRM: Xid \(PCI:{_ADDRESS}\): [0-9]{{1,3}}",
+    rf"NVRM: GPU {_ADDRESS}: (?:RmInitAdapter failed!|GPU has fallen off the bus)(?: \({_NUMBERS}\))?",
+    rf"NVRM: (?:GPU at PCI:{_ADDRESS}|The NVIDIA GPU {_ADDRESS})[^;]{{0,40}}",
+    r"NVRM: API mismatch: the (?:NVIDIA kernel module|client) has (?:the )?version [0-9.]{1,20}",
+    rf"(?:pcieport|pci|nvidia|mlx5_core) {_ADDRESS}: (?:BAR [0-9]{{1,2}}(?: \[[^\]]{{0,80}}\])?|bridge window"
+    r"(?: \[[^\]]{0,80}\])?)(?::| )\s?(?:no space for|can't assign;?|failed to assign)(?: (?:no space|bridge window"
+    r"|\[[^\]]{0,80}\]))?(?: \[[^\]]{0,80}\])?",
+    rf"(?:pcieport|pci|nvidia|mlx5_core) {_ADDRESS}: AER: (?:Correct(?:ed|able)|Uncorrect(?:ed|able)|Multiple)[\w ()\-]"
+    r"{0,60}",
+    rf"[\w\-]{{1,20}} {_ADDRESS}: PCIe Bus Error: severity=[\w ()\-]{{1,40}}, type=[\w ]{{1,30}}",
+    rf"(?:pci|pcieport) {_ADDRESS}: DPC: [\w ,:]{{1,60}}",
+    rf"mlx5_core {_ADDRESS}: (?:[\w]{{1,40}}:[0-9]{{1,5}}:?\(pid [0-9]{{1,9}}\): )?(?:\w{{1,30}}: )?(?:Health issue"
+    r"|assert|device's health compromised|Fatal error|synd 0x[0-9a-f]{1,4})[\w .,:'\-]{0,60}",
+)
+_WORDS = ("NVRM", "BAR ", "bridge window", "AER", "PCIe Bus Error", "DPC", "mlx5_core")
+"""One of them is in every line of interest; a look for a word costs a tenth of a pattern."""
+_FOUND = re.compile("|".join(f"(?:{p})" for p in PATTERNS), re.ASCII)
+
+
+def of_interest(text: str) -> str | None:
+    """Return of a line of the kernel's log the part about a GPU, NIC or port; None for every other line.
+
+    What follows an Xid's number (a process, its name) is never taken.
+    """
+    if not any(word in text for word in _WORDS):
+        return None
+    m = _FOUND.search(text)
+    return m[0].strip() if m else None
+
+
+def message(record: str) -> str:
+    """Return the message of a record: `6,339,5140900,-;text`, lines after the first being its dictionary."""
+    head, mark, text = record.partition(";")
+    line = text if mark and re.match(r"[0-9]+,[0-9]+,[0-9]+,", head, re.ASCII) else record
+    return line.split("\n", 1)[0]
+
+
+def read_kmsg(path: str = "/dev/kmsg") -> list[str]:
+    """Return the lines of interest, oldest first.
+
+    Raises:
+        OSError: the log cannot be read (EPERM: root alone may).
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    out: list[str] = []
+    try:
+        for _ in range(_MOST_RECORDS):
+            try:
+                record = os.read(fd, _RECORD)
+            except BrokenPipeError:  # overwritten while it was read; the next read goes on with what is left
+                continue
+            except BlockingIOError:
+                break
+            if not record:
+                break
+            line = of_interest(message(record.decode("utf-8", "replace")))
+            if line is not None:
+                out.append(line)
+    finally:
+        os.close(fd)
+    return out[-_MOST_LINES:]

@@ -1,0 +1,1 @@
+"""Snapshots: written, read, anonymized, exported."""

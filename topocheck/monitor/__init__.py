@@ -1,0 +1,1 @@
+"""The one sampler of a running machine: `watch`, and `bw` while it measures."""

@@ -1,0 +1,1 @@
+"""NCCL's debug log, read and compared."""

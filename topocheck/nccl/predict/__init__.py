@@ -1,0 +1,1 @@
+"""What NCCL will choose on a node: graph, paths, transports, bounds."""

@@ -1,0 +1,1 @@
+"""NCCL's settings, their values, and its versions."""

@@ -1,0 +1,1 @@
+"""What a snapshot keeps, and nothing else."""

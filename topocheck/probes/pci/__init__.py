@@ -1,0 +1,1 @@
+"""PCI: sysfs, configuration space, the text of lspci."""

@@ -1,0 +1,101 @@
+"""A text, what a reader makes of it, and the reader itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from topocheck.host.base import Answer, HostError, key
+from topocheck.host.live.filters import kernel_option_allowed
+from topocheck.model.base import Reason
+
+TEXT_ANSWERS = 1 << 19
+"""Answers that one text may give; a server with 8,192 functions gives a tenth of it."""
+
+
+def numbered(text: str, longest: int = 4096) -> Iterator[tuple[int, str]]:
+    """Yield (number, line) of a text; of a line that is longer than any that is read, its start."""
+    return ((n, line[:longest]) for n, line in enumerate(text.split("\n"), 1))
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True):
+    """One text of a file, or of a section or member of it.
+
+    Attributes:
+        name: of the file, and of the member within it, as people are shown it.
+        text: what stands there.
+        first_line: the number in the file of the first line of `text`.
+    """
+
+    name: str
+    text: str
+    first_line: int = 1
+
+
+class Answers:
+    """Answers with the line of the text that gave each.
+
+    `partial` names questions for lists of which the text may hold only some names (`lspci -s`). `soft` names those
+    whose answer is concluded from a text that may be a part: any other text knows better.
+    """
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Answer] = {}
+        self.lines: dict[str, int] = {}
+        self.partial: set[str] = set()
+        self.soft: set[str] = set()
+        self.hints: list[str] = []
+
+    def put(self, line: int, answer: Answer, kind: str, *args: str | int) -> None:
+        """Take down an answer; the first to a question stays."""
+        question = key(kind, args)
+        if question not in self.answers and len(self.answers) < TEXT_ANSWERS:
+            self.answers[question] = answer
+            self.lines[question] = line
+
+    def file(self, line: int, path: str, text: str) -> None:
+        """Take down what a file says."""
+        self.put(line, f"{text}\n".encode("utf-8", "replace"), "read", path)
+
+    def options(self, line: int, text: str) -> None:
+        """Take down the kernel's command line, as far as a recording may hold it."""
+        self.put(line, [o for o in text.split() if kernel_option_allowed(o)], "kernel_options")
+
+    def absent(self, line: int, kind: str, *args: str | int) -> None:
+        """Take down that the machine has no such file."""
+        self.put(line, HostError(Reason.ABSENT, "ENOENT"), kind, *args)
+
+    def names(self, line: int, folder: str, names: list[str], *, whole: bool) -> None:
+        """Take down the names in a folder. `whole`: there are no others."""
+        self.put(line, sorted(dict.fromkeys(names)), "list", folder)
+        if not whole:
+            self.partial.add(key("list", (folder,)))
+
+
+Read: TypeAlias = Callable[[str], Answers]
+
+
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """One format.
+
+    Attributes:
+        name: as people are shown it: the command that prints it.
+        tells: what it can tell, in a few words.
+        recognise: tells by its content whether a text holds this format.
+        read: the answers that a text gives; never raises on any text (an InputError where it is this format, damaged).
+    """
+
+    name: str
+    tells: str
+    recognise: Callable[[str], bool]
+    read: Read
+
+
+class Reading(msgspec.Struct, kw_only=True):
+    """What one reader made of one text."""
+
+    text: Text
+    reader: str
+    found: Answers

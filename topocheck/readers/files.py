@@ -1,0 +1,91 @@
+"""Files of any format that is understood, one or many of one machine, as the answers of one recording.
+
+Most are one snapshot; what reads all other formats (readers/together.py) is loaded where a file is something else.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from topocheck.host.base import Answer, Host, RecordedBackend
+from topocheck.host.input import read_input
+from topocheck.host.recording import snapshot
+
+MAX_BYTES = 64 << 20
+"""Of one file, as it lies there."""
+_GZIP = b"\x1f\x8b"
+_SNAPSHOT = b'{"format":"topocheck-snapshot"'
+
+
+class Read(msgspec.Struct, kw_only=True):
+    """What was read.
+
+    Attributes:
+        answers: as those of a recording.
+        header: of the snapshot, where one snapshot is all that was given.
+    """
+
+    answers: dict[str, Answer]
+    header: snapshot.Header | None = None
+
+
+def read_files(paths: Sequence[Path]) -> Read:
+    """Return what files say of one machine.
+
+    One snapshot alone gives its own answers. Else the answers are those of all files, with `sources:` saying where
+    each comes from, and the state of each probe.
+
+    Raises:
+        InputError: a file cannot be read, is damaged, or is of no format that is understood.
+    """
+    if len(paths) == 1:
+        data = _bytes(paths[0])
+        if is_snapshot(data):
+            header, answers = snapshot.read(io.BytesIO(data), repr(str(paths[0])))
+            return Read(answers=answers, header=header)
+        files = [(paths[0], data)]
+    else:
+        files = [(p, _bytes(p)) for p in paths]
+    from topocheck.readers.together import joined
+
+    return Read(answers=joined(files))
+
+
+def only_a_matrix(host: Host) -> bool:
+    """Tell whether all that a file holds is a matrix of nvidia-smi, which then is all that can be shown."""
+    answers = host.backend.answers if isinstance(host.backend, RecordedBackend) else {}
+    told = [q for q in answers if not q.startswith(("sources:", "probe:"))]
+    return "sources:" in answers and all(
+        q.startswith(("nvml:DeviceGetP2PStatus|", "run:")) and (q.startswith("nvml:") or "|nvidia-smi|topo|-" in q)
+        for q in told
+    )
+
+
+def read_data(name: str, data: bytes) -> Read:
+    """Return what one file says, of which the bytes are here already; errors as for `read_files`."""
+    from topocheck.readers.together import joined
+
+    return Read(answers=joined([(Path(name), data)]))
+
+
+def _bytes(path: Path) -> bytes:
+    return read_input(path, MAX_BYTES, "a snapshot of topocheck, or a text of another program that it reads")
+
+
+def is_snapshot(data: bytes) -> bool:
+    """Tell whether these are the bytes of a snapshot."""
+    return data.startswith(_GZIP) and _first_bytes(data, len(_SNAPSHOT)) == _SNAPSHOT
+
+
+def _first_bytes(data: bytes, n: int) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            return stream.read(n)
+    except (OSError, EOFError, zlib.error):
+        return b""

@@ -1,0 +1,145 @@
+"""Answers of several texts about one machine, made one set; what two of them say differently is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from topocheck.host.base import Answer, HostError
+from topocheck.probes.cpuinfo import flags, parse_cpuinfo
+from topocheck.readers.base import Reading
+
+MAX_DIFFERENCES = 256
+
+_CHANGING = re.compile(
+    r"read:.*/(current_link_(speed|width)|operstate|power_state|runtime_status|counters/.*|hw_counters/.*|aer_dev_.*)$"
+    r"|nvml:DeviceGet(ClockInfo|Temperature|UtilizationRates|PerformanceState|CurrPcieLinkGeneration|MemoryInfo"
+    r"|CurrentClocksEventReasons|PcieReplayCounter|BAR1MemoryInfo|(Compute|Graphics)RunningProcesses)\b"
+    r"|run:.*-p2p$|lspci:|lines:.*meminfo|now:|duration:|probe:|process:|statvfs:|pci_names:"
+)
+"""Questions whose answer may be another a moment later, so that two texts may rightly differ."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Two texts that answer one question differently; `first` is what is used. Places are `file:line`."""
+
+    question: str
+    first: str
+    first_at: str
+    other: str
+    other_at: str
+
+
+class Merged(msgspec.Struct, kw_only=True):
+    """All answers; where each comes from, as `file:line`; and what differs."""
+
+    answers: dict[str, Answer] = msgspec.field(default_factory=dict)
+    places: dict[str, str] = msgspec.field(default_factory=dict)
+    differences: list[Difference] = msgspec.field(default_factory=list)
+
+
+def merge(readings: Iterable[Reading]) -> Merged:
+    """Make one set of the answers of several readings; earlier ones come first."""
+    out = Merged()
+    whole: dict[str, str] = {}  # list -> the text that held all of it
+    soft: set[str] = set()
+    for reading in readings:
+        found = reading.found
+        for question, answer in found.answers.items():
+            place = _place(reading, question)
+            if question not in out.answers or (question in soft and question not in found.soft):
+                out.answers[question], out.places[question] = answer, place
+                (soft.add if question in found.soft else soft.discard)(question)
+            elif question in found.soft:
+                if question in soft and isinstance(answer, int):
+                    out.answers[question] = max(out.answers[question], answer)
+            else:
+                _add(out, question, answer, place, whole=question in whole and question not in found.partial)
+            if question not in found.partial and isinstance(answer, list):
+                whole[question] = place
+    return out
+
+
+def _place(reading: Reading, question: str) -> str:
+    line = reading.found.lines.get(question, 0)
+    return f"{reading.text.name}:{reading.text.first_line + line - 1}" if line else reading.text.name
+
+
+def _add(out: Merged, question: str, answer: Answer, place: str, *, whole: bool) -> None:
+    held = out.answers[question]
+    if answer == held or isinstance(answer, HostError):
+        return
+    if isinstance(held, HostError):
+        out.answers[question], out.places[question] = answer, place
+        return
+    if question.startswith("nvml:DeviceGetFieldValues|"):
+        out.answers[question] = _fields(held, answer)
+        return
+    if isinstance(held, dict) and isinstance(answer, dict):
+        differ = {k: (held[k], answer[k]) for k in held.keys() & answer.keys() if held[k] != answer[k]}
+        out.answers[question] = {**answer, **held}
+        differ = {k: v for k, v in differ.items() if _plain(v[0]) != _plain(v[1])}
+        if differ and not _CHANGING.match(question):
+            k = min(differ)
+            _differ(out, f"{question} {k}", *differ[k], out.places[question], place)
+        return
+    if isinstance(held, list) and isinstance(answer, list) and question.startswith("list:"):
+        # An answer that is bytes or text has been compared above: only names are left.
+        out.answers[question] = sorted({*map(str, held), *map(str, answer)})
+        if whole:
+            _differ(out, question, held, answer, out.places[question], place)
+        return
+    if not _CHANGING.match(question) and not _same(question, held, answer):
+        _differ(out, question, held, answer, out.places[question], place)
+
+
+def _differ(out: Merged, question: str, a: Answer, b: Answer, a_at: str, b_at: str) -> None:
+    if len(out.differences) >= MAX_DIFFERENCES:
+        return
+    if isinstance(a, list) and isinstance(b, list):
+        a, b = [x for x in a if x not in b], [x for x in b if x not in a]
+    out.differences.append(
+        Difference(question=question, first=_shown(a), first_at=a_at, other=_shown(b), other_at=b_at)
+    )
+
+
+def _same(question: str, a: Answer, b: Answer) -> bool:
+    """Tell whether two answers mean the same: of /proc/cpuinfo what both say of, else as `_plain` writes them."""
+    if question.startswith("read:/proc/cpuinfo") and isinstance(a, bytes) and isinstance(b, bytes):
+        one, other = (parse_cpuinfo(x.decode("utf-8", "replace")) for x in (a, b))
+        shared = one.keys() & other.keys() - {"flags", "Features", "processor"}
+        hypervisor = ["hypervisor" in flags(x) for x in (one, other) if flags(x)]
+        return all(one[k] == other[k] for k in shared) and len(set(hypervisor)) < 2
+    return bool(_plain(a) == _plain(b))
+
+
+def _plain(answer: Answer) -> Any:
+    """Return an answer without what two ways of writing the same differ by: bytes or text, case, blanks at its end."""
+    if isinstance(answer, bytes):
+        answer = answer.decode("utf-8", "replace")
+    if not isinstance(answer, str):
+        return answer
+    text = answer.strip("\0 \t\r\n").lower()
+    # `400 Gb/sec (4X NDR)` is `400 Gb/sec`, and `16.0 GT/s PCIe` is `16 GT/s`.
+    text = re.sub(r"^([0-9.]+ gb/sec) \(.*\)$", r"\1", text)
+    return re.sub(r"^([0-9]+)(?:\.0)? gt/s(?: pcie)?$", r"\1 gt/s", text)
+
+
+def _shown(answer: Answer) -> str:
+    if isinstance(answer, list):
+        return ", ".join(map(str, answer[:4])) + (f" and {len(answer) - 4} more" if len(answer) > 4 else "") or "none"
+    text = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
+    return text.strip()[:120]
+
+
+def _fields(held: Answer, answer: Answer) -> Answer:
+    """Join two lists of field values; one entry for each field and scope."""
+    entries = [*_entries(held), *_entries(answer)]
+    return list({(e[0], e[1]): e for e in reversed(entries)}.values())[::-1]
+
+
+def _entries(answer: Answer) -> list[list[Any]]:
+    return [e for e in answer if isinstance(e, list) and len(e) == 4] if isinstance(answer, list) else []

@@ -1,0 +1,1 @@
+"""Pages and drawings: templates of `render/templates` filled with what was found."""

@@ -1,0 +1,162 @@
+"""The pages of measurements, predictions and differences: an answer, heat maps and charts, then what the text holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from topocheck.model.base import Finding, Missing, State
+from topocheck.model.measurement import UNSTABLE, unsteady
+from topocheck.model.units import size_text
+from topocheck.picture.chart import Chart, Curve, Plotted, Point, plot
+from topocheck.render import bw, fleet, scale
+from topocheck.render.bw_curves import collective_sweeps, copy_sweeps
+from topocheck.render.html.blocks import BlockPage, sections
+from topocheck.render.html.cards import cards, job_cards
+from topocheck.render.html.environment import fill
+from topocheck.render.html.matrices import Matrix, rated
+from topocheck.render.html.scale_curve import speed_up_chart
+from topocheck.render.prediction import paint_prediction
+from topocheck.render.words import STATE_MARKS, plural
+
+if TYPE_CHECKING:
+    from topocheck.compare.types import Difference, JobProblem
+    from topocheck.model.measurement import BandwidthReport, Measurement
+    from topocheck.nccl.predict.types import Prediction
+    from topocheck.tests_live.training.report_types import ScaleReport
+
+
+def bw_html(report: BandwidthReport, *, verbose: bool = False) -> str:
+    """Return the report of `topocheck bw` as a page: matrices as heat maps, sweeps as charts."""
+    page = BlockPage()
+    bw.paint(report, page, verbose=verbose)
+    facts = report.run.machine
+    rows = report.run.measurements
+    matrices: list[Matrix] = []
+    for m in bw.pair_matrices(rows):
+        rates = {k: x.median for k, x in m.cells.items()}
+        matrices += rated(
+            m.title, "Rows copy to columns; the darker, the faster.", rates, rows=m.sources, columns=m.targets
+        )
+    return fill(
+        "results.html",
+        title="Bandwidth" + (f", {facts['host']}" if "host" in facts else ""),
+        about=f"{plural(len(rows), 'row')} in {report.run.wall_s:.0f} s",
+        chips=_chips(report.findings),
+        findings=cards([f for f in report.findings if f.state is not State.NOTE]),
+        notes=cards([f for f in report.findings if f.state is State.NOTE]),
+        matrices=matrices,
+        charts=_sweep_charts(rows),
+        sections=sections(page.blocks, "Bandwidth", unfold=True),
+    )
+
+
+def _chips(findings: Iterable[Finding]) -> list[tuple[str, str]]:
+    counts = Counter(f.state for f in findings)
+    order = (State.FAIL, State.UNKNOWN, State.WARN, State.NOTE)
+    return [(s.value, f"{counts[s]} {STATE_MARKS[s].lower()}") for s in order if counts[s]]
+
+
+def _sweep_charts(rows: Sequence[Measurement]) -> list[Plotted]:
+    """Return the sweeps over sizes: one chart for copies, one for each collective."""
+    charts = []
+    copies = copy_sweeps(rows)
+    if copies:
+        curves = tuple(_curve(name, found, "GB/s") for name, found in copies.items())
+        charts.append(Chart(title="Copies by size", x_label="bytes", y_label="GB/s", curves=curves))
+    groups: dict[str, list[Curve]] = {}
+    for name, found in collective_sweeps(rows).items():
+        if len(found) > 1:
+            groups.setdefault(name.split(" ")[0], []).append(_curve(name, found, "GB/s busbw"))
+    for name, made in groups.items():
+        charts.append(Chart(title=f"{name} by size", x_label="bytes", y_label="busbw GB/s", curves=tuple(made)))
+    hollow = f"hollow: disturbed, or spread over more than {100 * UNSTABLE:.0f} % of the median"
+    return [plot(_with(c, hollow), lambda b: size_text(int(b))) for c in charts]
+
+
+def _with(chart: Chart, hollow: str) -> Chart:
+    return Chart(title=chart.title, x_label=chart.x_label, y_label=chart.y_label, curves=chart.curves, hollow=hollow)
+
+
+def _curve(name: str, rows: Sequence[Measurement], unit: str) -> Curve:
+    points = []
+    for m in rows:
+        value = m.busbw_gb_s if m.kind == "collective" else m.median
+        if value is not None and m.size_bytes > 0:
+            about = f"{size_text(m.size_bytes)}: {value:.4g} {unit}"
+            points.append(Point(x=m.size_bytes, y=value, about=about, hollow=unsteady(m)))
+    return Curve(name=name, points=tuple(points))
+
+
+def scale_html(report: ScaleReport) -> str:
+    """Return the report of `topocheck scale` as a page: speed-ups and rates as charts."""
+    page = BlockPage()
+    scale.paint(report, page)
+    charts = [speed_up_chart(report)] if any(p.speed_up is not None for p in report.points) else []
+    job = report.job
+    return fill(
+        "results.html",
+        title=f"Scaling over {plural(job.ranks, 'rank')}",
+        about=f"{plural(job.nodes, 'node')}, {report.wall_s:.0f} s",
+        chips=[],
+        findings=[],
+        notes=[],
+        matrices=[],
+        charts=charts,
+        sections=sections(page.blocks, "Scaling", unfold=True),
+    )
+
+
+def prediction_html(p: Prediction, labels: dict[int, str], *, why: bool = False) -> str:
+    """Return what NCCL will do as a page: bandwidth and transport of all pairs of ranks as heat maps."""
+    page = BlockPage()
+    paint_prediction(p, labels, page, why=why)
+    names = {r.rank: f"{r.rank} {labels.get(r.rank, '')}".strip() for r in p.ranks}
+    order = [names[r.rank] for r in p.ranks]
+    pairs = {(names[x.from_rank], names[x.to_rank]): x for x in p.pairs if {x.from_rank, x.to_rank} <= names.keys()}
+    rates = {k: x.gb_s for k, x in pairs.items()}
+    transports = {k: "?" if isinstance(x.transport, Missing) else x.transport for k, x in pairs.items()}
+    routed = {k: f"{x.routed} {x.gb_s:.0f}" for k, x in pairs.items()}
+    shaded = "The darker, the more GB/s NCCL gives to the path."
+    best = max(p.bounds, key=lambda b: b.busbw_gb_s, default=None)
+    about = (
+        ""
+        if best is None
+        else (
+            f"AllReduce: at most {best.busbw_gb_s:.0f} GB/s busbw by NCCL's constants ({best.algorithm}), set by "
+            f"{best.limited_by}"
+        )
+    )
+    return fill(
+        "results.html",
+        title=f"NCCL {p.version}, {plural(len(p.ranks), 'rank')}",
+        about=about,
+        chips=[("fail", "init would end")] if p.fatal else [],
+        findings=[],
+        notes=[],
+        matrices=[
+            *rated("Transport", shaded, rates, rows=order, columns=order, words=transports),
+            *rated("Path type and GB/s", shaded, rates, rows=order, columns=order, words=routed),
+        ],
+        charts=[],
+        sections=sections(page.blocks, "Prediction", unfold=True),
+    )
+
+
+def diff_html(differences: Sequence[Difference], mine: str, reference: str, job: Sequence[JobProblem]) -> str:
+    """Return the differences between two nodes as a page."""
+    page = BlockPage()
+    fleet.paint_differences(differences, mine, reference, page)
+    real = sum(d.comparable for d in differences)
+    return fill(
+        "results.html",
+        title=f"{reference} and {mine}",
+        about="what differs, from the first to the second",
+        chips=[("warn", plural(real, "difference"))] if real else [("dim", "no difference")],
+        findings=job_cards(job),
+        notes=[],
+        matrices=[],
+        charts=[],
+        sections=sections(page.blocks, "Summary", unfold=True),
+    )

@@ -1,0 +1,311 @@
+"""Tables of labs, as text, Markdown, CSV, JSON and HTML: one painter for all of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from topocheck.model.lab import Column, JobRecord, LabLine, LabReport, LabTable, NodeRecord, Value
+from topocheck.model.units import size_text, time_text
+from topocheck.render.markdown import MarkdownPage
+from topocheck.render.page import Page, Style
+from topocheck.render.quoting import csv_text, json_text, xml_text
+from topocheck.render.words import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from topocheck.model.lab import Lab
+
+RECORD = (
+    ("server", "server"), ("cpu", "CPU"), ("cpus", "CPUs allowed"), ("gpus", "GPUs"),
+    ("gpu_connection", "GPU connection"), ("nics", "NICs"), ("os", "OS"), ("kernel", "kernel"), ("driver", "driver"),
+    ("cuda", "CUDA"), ("nccl", "NCCL"), ("framework", "framework"), ("mpi", "MPI"), ("python", "Python"),
+    ("settings", "NCCL settings"),
+)  # fmt: skip
+"""(field of NodeRecord, what it is called)."""
+NONE = "none found"
+
+
+def cell(value: Value, column: Column) -> str:
+    """Return one cell as a person reads it; `-` for nothing."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if column.unit == "us":
+        return time_text(value)
+    if column.unit == "s":
+        return time_text(value * 1e6)
+    if column.unit == "B":
+        return _size(value)
+    if column.unit == "share":
+        return f"{100 * value:.1f} %"
+    if column.unit == "ratio":
+        return f"{value:.2f}"
+    if column.unit == "relative":
+        return f"{value:.1e}" if value else "0"
+    return str(value) if isinstance(value, int) else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _size(value: float) -> str:
+    """Return a size with three digits."""
+    number, _, unit = size_text(value).partition(" ")
+    return f"{float(number):.3g} {unit}" if float(number) < 1000 else f"{number} {unit}"
+
+
+def _head(column: Column) -> str:
+    """Return a column's heading, with the unit where cells do not show it."""
+    shown = column.unit in ("", "us", "s", "B", "share", "ratio", "relative")
+    return column.title if shown else f"{column.title} ({column.unit})"
+
+
+def _numbers(table: LabTable) -> frozenset[int]:
+    """Return the columns without words, which are aligned to the right."""
+    return frozenset(
+        i
+        for i in range(len(table.spec.columns))
+        if any(r.values[i] is not None for r in table.rows)
+        and not any(isinstance(r.values[i], str) for r in table.rows)
+    )
+
+
+def _used(table: LabTable) -> LabTable:
+    """Return the table without the columns that are empty in all rows."""
+    import msgspec
+
+    keep = [i for i in range(len(table.spec.columns)) if any(r.values[i] is not None for r in table.rows)]
+    rows = tuple(msgspec.structs.replace(r, values=tuple(r.values[i] for i in keep)) for r in table.rows)
+    spec = msgspec.structs.replace(table.spec, columns=tuple(table.spec.columns[i] for i in keep))
+    return msgspec.structs.replace(table, spec=spec, rows=rows)
+
+
+def _groups(table: LabTable) -> list[tuple[str, LabTable]]:
+    """Return the rows with numbers of each backend as a table of its own, without what is the same in all of them.
+
+    Each has a line: the backend, and what all its rows have in common. Tables without backends stay whole.
+    """
+    import msgspec
+
+    columns = table.spec.columns
+    by_backend = bool(columns) and columns[0].key == "backend"
+    groups: dict[object, list[LabLine]] = {}
+    for r in table.rows:
+        if not _bare(r, columns):
+            groups.setdefault(r.values[0] if by_backend else None, []).append(r)
+    ranks = next((i for i, c in enumerate(columns) if c.key == "ranks"), None)
+    if by_backend and ranks is not None:
+        groups = _by_ranks(groups, ranks)
+    out = []
+    for rows in groups.values():
+        same = {i for i in range(len(columns)) if len({r.values[i] for r in rows}) == 1} if len(rows) > 1 else set()
+        if by_backend:
+            same |= set(_about_backend(columns))
+        empty = {i for i in range(len(columns)) if all(r.values[i] is None for r in rows)}
+        words = [_constant(rows[0].values[i], columns[i]) for i in sorted(same - empty)]
+        rest = [i for i in range(len(columns)) if i not in same and i not in empty]
+        spec = msgspec.structs.replace(table.spec, columns=tuple(columns[i] for i in rest))
+        kept = tuple(msgspec.structs.replace(r, values=tuple(r.values[i] for i in rest)) for r in rows)
+        out.append((", ".join(words), msgspec.structs.replace(table, spec=spec, rows=kept)))
+    return out
+
+
+def _bare(row: LabLine, columns: Sequence[Column]) -> bool:
+    """Tell whether a row has names and a reason, and no numbers."""
+    return bool(row.reason) and all(v is None or _names(v, c) for v, c in zip(row.values, columns, strict=True))
+
+
+def _about_backend(columns: Sequence[Column]) -> list[int]:
+    """Return the columns that the backend decides."""
+    return [i for i, c in enumerate(columns) if c.key in ("backend", "memory")]
+
+
+def _constant(value: Value, column: Column) -> str:
+    text = cell(value, column)
+    return text if column.key in ("backend", "memory", "pair") else f"{column.title} {text}"
+
+
+def _fill(page: Page, report: LabReport) -> None:
+    page.heading(f"Lab {report.lab}: {report.question}")
+    _record(page, report.record)
+    for table in report.tables:
+        page.heading(table.spec.title)
+        for i, (same, part) in enumerate(_groups(table)):
+            columns = part.spec.columns
+            if i:
+                page.blank()
+            if same:
+                page.text(f"{same}:", style="bold")
+            rows = [[cell(v, c) for v, c in zip(r.values, columns, strict=True)] for r in part.rows]
+            page.table(*_with_intervals([_head(c) for c in columns], rows, _numbers(part)))
+            for line in dict.fromkeys(_reason(part, i) for i, r in enumerate(part.rows) if r.reason):
+                page.text(line, hang=2)
+        for r in table.rows:
+            if _bare(r, table.spec.columns):
+                words = [_constant(v, c) for v, c in zip(r.values, table.spec.columns, strict=True) if v is not None]
+                page.text(f"{', '.join(words)}: {r.reason}", hang=2)
+        page.blank()
+        for note in table.notes:
+            page.text(note, hang=2, style="dim")
+    if report.not_measured:
+        page.heading("Not measured")
+        for m in report.not_measured:
+            page.text(f"{m.id}: {m.reason}" + (f" ({m.next_step})" if m.next_step else ""), hang=2, style="magenta")
+    page.blank()
+    for text in (report.reading, report.method, *report.notes, report.source and f"Source: {report.source}"):
+        if text:
+            page.text(text, style="dim")
+
+
+def _with_intervals(
+    head: list[str], rows: list[list[str]], right: frozenset[int]
+) -> tuple[list[str], list[list[str]], int, frozenset[int]]:
+    """Return the arguments of a table in which the two ends of an interval, `from` and `to`, are one column."""
+    i = 0
+    while i < len(head) - 1:
+        if head[i].startswith("from") and head[i + 1].startswith("to"):
+            head[i : i + 2] = ["95 %"]
+            for r in rows:
+                r[i : i + 2] = [f"{r[i]} to {r[i + 1]}" if r[i] != "-" else "-"]
+            right = frozenset(x if x <= i else x - 1 for x in right)
+        i += 1
+    return head, rows, 2, right
+
+
+def _by_ranks(groups: dict[object, list[LabLine]], ranks: int) -> dict[object, list[LabLine]]:
+    """Return the groups, those split by the number of ranks of which each part has three rows or more."""
+    out: dict[object, list[LabLine]] = {}
+    for backend, rows in groups.items():
+        parts: dict[object, list[LabLine]] = {}
+        for r in rows:
+            parts.setdefault((backend, r.values[ranks]), []).append(r)
+        out |= parts if min(map(len, parts.values())) >= 3 else {backend: rows}
+    return out
+
+
+def _reason(table: LabTable, at: int) -> str:
+    """Return why a row has no numbers: of which row, by its words, and the reason."""
+    row = table.rows[at]
+    leading = itertools.takewhile(lambda x: _names(*x), zip(row.values, table.spec.columns, strict=True))
+    names = [cell(v, c) for v, c in leading]
+    return f"{', '.join(names)}: {row.reason}" if names else row.reason
+
+
+def _names(value: Value, column: Column) -> bool:
+    return value is not None and not column.unit and (isinstance(value, str) or column.key in ("ranks", "servers"))
+
+
+def _record(page: Page, record: JobRecord) -> None:
+    """Add the experiment record; equal nodes are one entry."""
+    page.heading("Experiment record")
+    by = record.launcher or "topocheck"
+    page.pair("job", f"{plural(record.ranks, 'rank')} on {plural(record.servers, 'server')}, started by {by}")
+    for kind, names in _kinds(record.nodes):
+        page.pair("node" if len(names) == 1 else f"{len(names)} nodes", ", ".join(names))
+        for field, title in RECORD:
+            value = str(getattr(kind, field) or "")
+            page.pair(title, value or NONE)
+    for who, why in record.missing.items():
+        page.pair(who, why)
+
+
+def _kinds(nodes: Sequence[NodeRecord]) -> list[tuple[NodeRecord, list[str]]]:
+    """Return each kind of node with the names of its nodes."""
+    import msgspec
+
+    kinds: dict[NodeRecord, list[str]] = {}
+    for n in nodes:
+        kinds.setdefault(msgspec.structs.replace(n, node=""), []).append(n.node)
+    return list(kinds.items())
+
+
+def lab_text(report: LabReport, style: Style) -> str:
+    """Return a lab as text."""
+    page = Page(style)
+    _fill(page, report)
+    return page.render()
+
+
+def lab_markdown(report: LabReport) -> str:
+    """Return a lab in Markdown."""
+    page = MarkdownPage()
+    _fill(page, report)
+    return page.render()
+
+
+def lab_json(report: LabReport) -> str:
+    """Return a lab as JSON."""
+    return json_text(report)
+
+
+def lab_csv(report: LabReport) -> str:
+    """Return all tables, one after the other: each has a line of its own before its head; of `record` the nodes."""
+    if not report.tables:
+        names = ("node", *(field for field, _ in RECORD))
+        return csv_text(names, ([getattr(n, f) for f in names] for n in report.record.nodes))
+    parts = []
+    for table in report.tables:
+        names = ("table", *(c.key for c in table.spec.columns), "reason")
+        parts.append(csv_text(names, ((table.spec.name, *r.values, r.reason) for r in table.rows)))
+    return "\n".join(parts)
+
+
+def lab_html(report: LabReport) -> str:
+    """Return a lab as one self-contained page."""
+    out = [
+        "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">', f"<title>Lab {_html(report.lab)}</title>",
+        "<style>body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
+        "th,td{border-bottom:1px solid #ccc;padding:.2em .6em;text-align:left}td.n{text-align:right}"
+        ".dim{color:#666}</style></head><body>",
+        f"<h1>Lab {_html(report.lab)}</h1><p>{_html(report.question)}</p>", "<h2>Experiment record</h2><table>",
+        f"<tr><th>job</th><td>{report.record.ranks} ranks on {report.record.servers} servers, started by "
+        f"{_html(report.record.launcher or 'topocheck')}</td></tr>",
+    ]  # fmt: skip
+    for kind, names in _kinds(report.record.nodes):
+        out.append(f"<tr><th>{len(names)} node(s)</th><td>{_html(', '.join(names))}</td></tr>")
+        out += [
+            f"<tr><th>{_html(title)}</th><td>{_html(str(getattr(kind, field) or NONE))}</td></tr>"
+            for field, title in RECORD
+        ]
+    out += [f"<tr><th>{_html(who)}</th><td>{_html(why)}</td></tr>" for who, why in report.record.missing.items()]
+    out.append("</table>")
+    for table in map(_used, report.tables):
+        right = _numbers(table)
+        out.append(f"<h2>{_html(table.spec.title)}</h2><table><tr>")
+        out += [f"<th>{_html(_head(c))}</th>" for c in table.spec.columns]
+        out.append("</tr>")
+        for r in table.rows:
+            cells = [
+                f"<td{' class=n' if i in right else ''}>{_html(cell(v, c))}</td>"
+                for i, (v, c) in enumerate(zip(r.values, table.spec.columns, strict=True))
+            ]
+            out.append(f"<tr>{''.join(cells)}</tr>")
+        out.append("</table>")
+        reasons = dict.fromkeys(_reason(table, i) for i, r in enumerate(table.rows) if r.reason)
+        out += [f"<p>{_html(x)}</p>" for x in reasons]
+        out += [f'<p class="dim">{_html(x)}</p>' for x in table.notes]
+    out += [f"<p>not measured: {_html(m.id)}: {_html(m.reason)}</p>" for m in report.not_measured]
+    out += [
+        f'<p class="dim">{_html(x)}</p>' for x in (report.reading, report.method, *report.notes, report.source) if x
+    ]
+    return "\n".join([*out, "</body></html>"]) + "\n"
+
+
+def _html(text: str) -> str:
+    from html import escape
+
+    return escape(xml_text(text))
+
+
+def list_text(labs: Sequence[Lab], style: Style) -> str:
+    """Return all labs: name, question, what they run over."""
+    page = Page(style)
+    page.table(
+        ("lab", "question", "runs over"),
+        [(x.name, x.question, ", ".join(x.backends) or "calculated") for x in labs],
+    )
+    page.blank()
+    page.text("topocheck lab NAME runs one; --ranks, --backend, --sizes, --quick and --format serve all of them.")
+    return page.render()

@@ -1,0 +1,1 @@
+"""Collectives on one or many nodes, a rank in each process."""

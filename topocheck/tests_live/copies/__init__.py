@@ -1,0 +1,1 @@
+"""Copies between GPUs and host memory, measured in child processes."""

@@ -1,0 +1,1 @@
+"""The experiments of `topocheck lab`: planned, run by ranks, made into tables."""

@@ -1,0 +1,1 @@
+"""Which rows a lab has, and what of its tables they fill. Pure."""

@@ -1,0 +1,224 @@
+"""Runs a lab: its rows over torch's backends and over MPI, then its tables."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from time import gmtime, monotonic, strftime
+
+import msgspec
+
+from topocheck.bandwidth.lab_catalogue import BY_NAME
+from topocheck.model.lab import JobRecord, LabReport, Words
+from topocheck.model.measurement import Measurement, NotMeasured
+from topocheck.model.node import Node
+from topocheck.tests_live.collectives.mpi import mpi_problem, mpirun_command
+from topocheck.tests_live.labs.plans import bounds, compression, fusion, gdr, messages, servers, stages, training
+from topocheck.tests_live.labs.plans.common import Filled, LabOptions, Results, Rows
+from topocheck.tests_live.launch.job import RankJob
+from topocheck.tests_live.launch.loopback import LOOPBACK_STEP, loopback_problem
+from topocheck.tests_live.launch.ranks import Ranks, environment, placed
+from topocheck.tests_live.launch.rendezvous import Rendezvous
+from topocheck.tests_live.launch.words import InvalidWordError, read
+from topocheck.tests_live.launch.world import LaunchError, RankLostError
+from topocheck.tests_live.training.plan import split_mpi
+from topocheck.tests_live.training.report_types import JobLayout
+from topocheck.tests_live.training.run import QUIET_S, Outcome, heard_from, run_training
+from topocheck.topology.types import Topology
+
+METHOD = (
+    "Calls back to back, the same number on all ranks; the time is the mean over ranks, the headline the median of the "
+    "samples. What is exchanged is compared with what was sent. Predictions take alpha and beta from ping-pongs of the "
+    "same run."
+)
+Plan = Callable[[JobLayout, LabOptions, dict[str, str]], Rows]
+Fill = Callable[[JobLayout, LabOptions, dict[str, str], Rows, Results], Filled]
+LIVE: dict[str, tuple[Plan, Fill]] = {
+    "p2p": (messages.plan_p2p, messages.fill_p2p),
+    "collectives": (messages.plan_collectives, messages.fill_collectives),
+    "broadcast": (messages.plan_broadcast, messages.fill_broadcast),
+    "parameter-server": (servers.plan, servers.fill),
+    "compression": (compression.plan, compression.fill),
+    "fusion": (fusion.plan, fusion.fill),
+    "pipeline": (stages.plan_pipeline, stages.fill_pipeline),
+    "halo": (stages.plan_halo, stages.fill_halo),
+    "models": (training.plan_models, training.fill_models),
+}
+
+
+FIRST_S = 120.0
+"""Seconds that the other ranks wait for what rank 0 decides; before it, it may run the rows of other backends."""
+Texts = dict[Words, Words]
+
+
+class Runner:
+    """One lab on one process: a rank of a launcher, or the one that starts the ranks.
+
+    Args:
+        job: what the ranks stand on.
+        options: as asked.
+        meeting: where the ranks of a launcher meet; None to start the ranks here.
+        tell: told what was measured.
+    """
+
+    def __init__(
+        self,
+        job: JobLayout,
+        options: LabOptions,
+        meeting: Rendezvous | None,
+        tell: Callable[[str], None] = lambda words: None,
+    ) -> None:
+        self.job, self.options, self.meeting, self._tell = job, options, meeting, tell
+        self.software: dict[str, str] = {}
+        self.without = from_first(meeting, "without", absent_backends(job, meeting))
+
+    def run(self, name: str, record: JobRecord, node: Node, topology: Topology) -> LabReport:
+        """Run a lab; on ranks other than 0 the report has no numbers."""
+        begun, taken = monotonic(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
+        lab = BY_NAME[name]
+        outcomes: list[Outcome] = []
+        filled = Filled(tables=())
+        if name == "bounds":
+            filled = bounds.fill(topology, self.options)
+        elif name == "backends":
+            rows = training.plan_backends(self.job, self.options, self.without)
+            outcomes = list(self._measure(rows))
+            filled, more = self._with_gdr(rows, outcomes, node, topology)
+            outcomes += more
+        elif name in LIVE:
+            plan, fill = LIVE[name]
+            rows = plan(self.job, self.options, self.without)
+            outcomes = list(self._measure(rows))
+            filled = fill(self.job, self.options, self.without, rows, Results(outcomes))
+        return LabReport(
+            lab=name,
+            question=lab.question,
+            taken_at=taken,
+            wall_s=round(monotonic() - begun, 2),
+            record=record,
+            software=self.software,
+            method=METHOD if lab.backends else "",
+            reading=lab.reading,
+            source=lab.source,
+            tables=filled.tables,
+            notes=filled.notes,
+            fits=filled.fits,
+            not_measured=tuple(o for o in outcomes if isinstance(o, NotMeasured) and o.required),
+            measurements=tuple(o for o in outcomes if isinstance(o, Measurement)),
+        )
+
+    def _heard(self, kind: str, words: str) -> None:
+        if kind == "measured":
+            self._tell(words)
+
+    def _with_gdr(
+        self, rows: Rows, outcomes: list[Outcome], node: Node, topology: Topology
+    ) -> tuple[Filled, list[Outcome]]:
+        """Return the table of backends with the rows of GPUDirect RDMA on and off, and what these measured."""
+        mine = self.without.get("nccl") or gdr.why_not(self.job, node, topology)
+        why = from_first(self.meeting, "gdr", {"why": mine}).get("why", mine)
+        settings = gdr.SETTINGS if "nccl" in (self.options.backends or ("nccl",)) else {}
+        more: list[Outcome] = []
+        if not why:
+            for setting, variables in settings.items():
+                some = gdr.rows_of(rows.train, setting)
+                gpus = self.job.gpus
+                more += run_training(
+                    some, self.meeting, gpus, self.software, self._heard, scope=f"gdr {setting}", settings=variables
+                )
+        filled = training.fill_backends(
+            self.job, self.options, self.without, rows, Results([*outcomes, *more]), dict.fromkeys(settings, why)
+        )
+        return msgspec.structs.replace(filled, notes=(*filled.notes, *backend_notes(node))), more
+
+    def _measure(self, rows: Rows) -> Iterator[Outcome]:
+        torch_train, mpi_train = split_mpi(rows.train)
+        torch_lab, mpi_lab = (tuple(r for r in rows.lab if (r.backend == "mpi") == mpi) for mpi in (False, True))
+        on_gpus = any(r.device == "gpu" for r in torch_train) or any(r.device == "gpu" for r in torch_lab)
+        gpus = self.job.gpus if on_gpus else ()
+        trained = list(run_training(torch_train, self.meeting, gpus, self.software, self._heard))
+        yield from trained
+        # Where a rank of a launcher is lost, the next rows would wait for it once more.
+        gone = next((o for o in trained if isinstance(o, NotMeasured) and o.required), None) if self.meeting else None
+        if gone is not None:
+            left = [r.id for r in (*torch_lab, *mpi_lab)] + [r.id for r in mpi_train]
+            yield from (msgspec.structs.replace(gone, id=i) for i in left)
+            return
+        lost = False
+        if torch_lab:
+            for outcome in self._by_torch(Rows(lab=torch_lab), gpus):
+                lost = lost or (self.meeting is not None and isinstance(outcome, NotMeasured) and outcome.required)
+                yield outcome
+        if (mpi_train or mpi_lab) and not lost:
+            yield from self._by_mpi(Rows(train=mpi_train, lab=mpi_lab))
+
+    def _by_torch(self, rows: Rows, gpus: tuple[str, ...]) -> Iterator[Outcome]:
+        if self.meeting is None and (blocked := loopback_problem()):
+            for r in rows.lab:
+                yield NotMeasured(id=r.id, reason=blocked, required=True, next_step=LOOPBACK_STEP)
+            return
+        local = max(max(r.who) for r in rows.lab) + 1 if self.meeting is None else 0
+        job = RankJob(lab=rows.lab, local_ranks=local, local_gpus=gpus, timeout_s=QUIET_S - 10)
+        yield from heard_from(
+            Ranks(rows.lab, placed(job, self.meeting, "lab"), environment(self.meeting), self._heard), self.software
+        )
+
+    def _by_mpi(self, rows: Rows) -> Iterator[Outcome]:
+        """Run everything in one process a rank: a rank of mpirun can begin MPI only once."""
+        size = max([r.ranks for r in rows.train] + [max(r.who) + 1 for r in rows.lab])
+        job = RankJob(
+            train=rows.train, lab=rows.lab, local_ranks=size if self.meeting is None else 0, timeout_s=QUIET_S - 10
+        )
+        start = mpirun_command(size) if self.meeting is None else []
+        yield from heard_from(
+            Ranks((*rows.train, *rows.lab), job, environment(None), self._heard, start), self.software
+        )
+
+
+def from_first(meeting: Rendezvous | None, key: str, mine: dict[str, str]) -> dict[str, str]:
+    """Return rank 0's texts on all ranks, since all must run the same rows; one's own where nobody else is there.
+
+    Raises:
+        LaunchError: rank 0 is gone, or sent something else.
+    """
+    if meeting is None:
+        return mine
+    place = meeting.scoped("lab")
+    if meeting.world.rank == 0:
+        place.put(key, msgspec.msgpack.encode(mine))
+        return mine
+    text = place.get(key, FIRST_S)
+    if text is None:
+        raise RankLostError(f"rank 0 did not say within {FIRST_S:.0f} s what runs")
+    try:
+        return read(text, Texts, "rank 0")
+    except InvalidWordError as e:
+        raise LaunchError(str(e)) from None
+
+
+def absent_backends(job: JobLayout, meeting: Rendezvous | None) -> dict[str, str]:
+    """Return backend -> why it cannot run here."""
+    out: dict[str, str] = {}
+    if importlib.util.find_spec("torch") is None:
+        missing = "torch is not installed: pip install 'topocheck-gpu[bw]'"
+        out |= {"nccl": missing, "gloo": missing}
+    elif not job.gpus:
+        out["nccl"] = "needs one GPU for each rank, and no GPU takes part here"
+    if why := mpi_problem(None if meeting is None else meeting.world):
+        out["mpi"] = why.removeprefix("mpi: ")
+    return out
+
+
+def backend_notes(node: Node) -> tuple[str, ...]:
+    """Return what the table of backends does not have, and how to see it."""
+    aware = node.software.mpi_cuda_aware
+    state = "does not say whether it is CUDA-aware"
+    if isinstance(aware, bool):
+        state = "is CUDA-aware" if aware else "is not CUDA-aware"
+    has = importlib.util.find_spec("oneccl_bindings_for_pytorch") is not None
+    return (
+        f"mpi, GPU memory: the MPI here {state} (ompi_info --parsable --level 9 --all | grep "
+        "mpi_built_with_cuda_support:value); mpi4py is given host memory only",
+        "oneCCL: its binding to torch, oneccl_bindings_for_pytorch, is "
+        + ("installed, and not among the backends that are measured" if has else "not installed"),
+    )

@@ -1,0 +1,1 @@
+"""How ranks start and meet: started here or by a launcher, where they meet, and who they are."""

@@ -1,0 +1,1 @@
+"""Bandwidth between nodes, pair by pair."""

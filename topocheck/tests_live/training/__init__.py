@@ -1,0 +1,1 @@
+"""Training steps timed and predicted."""
