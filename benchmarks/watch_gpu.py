@@ -1,0 +1,469 @@
+"""`topocheck watch` on a machine with NVIDIA GPUs, next to what `bw`'s engine moved and what nvidia-smi says.
+
+    python benchmarks/watch_gpu.py [--out FILE] [--seconds 7]
+
+It records with `topocheck watch --interval 0.5 --record`, and meanwhile copies GPU to GPU, host to GPU and GPU to host
+with the engine of `topocheck bw`, which counts every byte, and multiplies matrices where torch is installed. Then:
+
+- bytes: the growth of NVML's counters from before to after each copy against the bytes that were copied (NVLink: within
+  5 %; PCIe: the deviation is reported, as is that of nvmlDeviceGetPcieThroughput, which looks at 20 ms);
+- clocks and event reasons of the samples next to `nvidia-smi -q -d PERFORMANCE,CLOCK` at the same times;
+- CPU time of the sampler at 1 Hz with no GPU, one, two, ... all: the fixed part and the part of each GPU.
+
+Reads only, apart from the copies; needs no root. Exits 1 where NVLink differs by more than 5 %, clocks or reasons
+do not agree, or the cost of a node of eight GPUs is above 1 % of a core. Less than 90 seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = [sys.executable, "-P"]
+REASONS = {
+    "Idle": 0x1,
+    "Applications Clocks Setting": 0x2,
+    "SW Power Cap": 0x4,
+    "HW Slowdown": 0x8,
+    "Sync Boost": 0x10,
+    "SW Thermal Slowdown": 0x20,
+    "HW Thermal Slowdown": 0x40,
+    "HW Power Brake Slowdown": 0x80,
+    "Display Clock Setting": 0x100,
+}
+"""nvidia-smi's names of the bits of nvmlClocksEventReason* (nvml.h)."""
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the programs that are run: this checkout's package."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+# The load, in a process of its own.
+
+
+def copy(kind: str, seconds: float, addresses: list[str]) -> dict[str, Any]:
+    """Copy for some seconds with the engine of `bw`; return what was copied, and when (seconds since 1970)."""
+    from topocheck.bandwidth.cases import HOST, CopyRow, Transfer
+    from topocheck.tests_live.copies.driver import DriverEngine
+
+    a, b = addresses[0], addresses[-1]
+    source, destination = {"p2p": (a, b), "h2d": (HOST, a), "d2h": (a, HOST)}[kind]
+    row = CopyRow(
+        id=kind,
+        kind=kind,  # type: ignore[arg-type]
+        group="driver",
+        transfers=(Transfer(source=source, destination=destination, issuer=a),),
+        size_bytes=256 * MIB,
+        copies=12,
+        warm_ups=0,
+        peer_access=True if kind == "p2p" else None,
+    )
+    engine = DriverEngine(peers=True)
+    engine.open(tuple(addresses), lambda call: None)
+    prepared: Any = engine.prepare(row, lambda call: None)
+    prepared.clear()
+    moved, rates, begun = 0, [], time.time()
+    while time.time() - begun < seconds:
+        taken = prepared.sample().seconds[0]
+        rates.append(row.copies * row.size_bytes / taken / 1e9)
+        moved += row.copies * row.size_bytes
+    ended = time.time()
+    return {
+        "kind": kind,
+        "begun": begun,
+        "ended": ended,
+        "bytes": moved,
+        "gb_s": statistics.median(rates),
+        "peer_access": prepared.peer_access,
+        "wrong": prepared.check(),
+        "notes": prepared.notes,
+    }
+
+
+def multiply(seconds: float) -> dict[str, Any]:
+    """Multiply matrices on all GPUs for some seconds."""
+    import torch
+
+    count = torch.cuda.device_count()
+    parts = [torch.randn(8192, 8192, device=f"cuda:{i}", dtype=torch.bfloat16) for i in range(count)]
+    begun = time.time()
+    while time.time() - begun < seconds:
+        for x in parts:
+            for _ in range(4):
+                x @ x
+        for i in range(count):
+            torch.cuda.synchronize(i)
+    return {"kind": "matmul", "begun": begun, "ended": time.time()}
+
+
+def load(kind: str, seconds: float, addresses: list[str]) -> dict[str, Any]:
+    """Run one load in a process of its own; `error` where it could not."""
+    argv = [*PYTHON, str(Path(__file__).resolve()), "--load", kind, "--seconds", str(seconds), *addresses]
+    try:
+        done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=45, check=False)
+    except subprocess.TimeoutExpired:
+        return {"kind": kind, "error": "did not end within 45 s"}
+    if done.returncode:
+        return {"kind": kind, "error": (done.stderr.strip().splitlines() or ["?"])[-1]}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+# What else looks at the GPUs.
+
+
+class Peers(threading.Thread):
+    """nvidia-smi and NVML's 20 ms window, asked again and again."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.smi: list[tuple[float, float, dict[str, dict[str, int]]]] = []
+        self.pcie: list[tuple[float, int, str, int]] = []
+        self.why = self.no_smi = ""
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        """Ask until told to stop."""
+        while not self.over.wait(1.2):
+            self._smi()
+            self._window()
+
+    def _smi(self) -> None:
+        begun = time.time()
+        argv = ["nvidia-smi", "-q", "-d", "PERFORMANCE,CLOCK"]
+        try:
+            text = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False).stdout
+        except (OSError, subprocess.TimeoutExpired) as e:
+            self.no_smi = f"{type(e).__name__}: {e}"
+            return
+        self.smi.append((begun, time.time(), parse_smi(text)))
+
+    def _window(self) -> None:
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            for i in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(i)
+                for name, what in (("tx", 0), ("rx", 1)):
+                    at = time.time()
+                    self.pcie.append((at, i, name, pynvml.nvmlDeviceGetPcieThroughput(handle, what)))
+        except Exception as e:  # noqa: BLE001 - a guest may not have it: the reason is printed
+            self.why = f"{type(e).__name__}: {e}"
+
+
+def parse_smi(text: str) -> dict[str, dict[str, int]]:
+    """Return address -> `sm` (MHz) and `reasons` (bits) of `nvidia-smi -q -d PERFORMANCE,CLOCK`."""
+    out: dict[str, dict[str, int]] = {}
+    for part in re.split(r"^GPU (?=[0-9A-F]{8}:)", text, flags=re.M)[1:]:
+        address = part.split()[0].lower()[4:]
+        bits = 0
+        for name, bit in REASONS.items():
+            if re.search(rf"^\s+{re.escape(name)}\s+: Active\s*$", part, re.M):
+                bits |= bit
+        clocks = re.search(r"^\s+Clocks\s*$(.*?)^    \S", part + "    .", re.M | re.S)
+        sm = re.search(r"^\s+SM\s+: (\d+) MHz", clocks[1] if clocks else part, re.M)
+        out[address] = {"reasons": bits} | ({"sm": int(sm[1])} if sm else {})
+    return out
+
+
+# The comparison.
+
+
+def counter(samples: list[dict[str, Any]], address: str, name: str, until: float) -> tuple[float, int] | None:
+    """Return (time, value) of a counter in the last sample before a moment."""
+    found = None
+    for s in samples:
+        if s["at"] > until:
+            break
+        for g in s.get("gpus", ()):
+            if g["address"] == address and name in g.get("counters", {}):
+                found = (s["at"], g["counters"][name])
+    return found
+
+
+def compared(
+    samples: list[dict[str, Any]], moved: dict[str, Any], address: str, name: str, unit: int
+) -> dict[str, Any]:
+    """Return growth of a counter from before to after a copy against the bytes copied, and the steady rates."""
+    if "error" in moved:
+        return {"counter": name, "address": address, "missing": moved["error"]}
+    before = counter(samples, address, name, moved["begun"])
+    after = counter(samples, address, name, moved["ended"] + 2.2)
+    if before is None or after is None:
+        return {"counter": name, "address": address, "missing": "not in the recording"}
+    grown = (after[1] - before[1]) * unit
+    inside = [
+        (s["at"], g["counters"][name])
+        for s in samples
+        if moved["begun"] + 0.7 < s["at"] < moved["ended"] - 0.2
+        for g in s.get("gpus", ())
+        if g["address"] == address and name in g.get("counters", {})
+    ]
+    steps = [(b[1] - a[1]) * unit / (b[0] - a[0]) / 1e9 for a, b in itertools.pairwise(inside)]
+    return {
+        "counter": name,
+        "address": address,
+        "copied_bytes": moved["bytes"],
+        "counted_bytes": grown,
+        "percent": round(100 * (grown / moved["bytes"] - 1), 3),
+        "copied_gb_s": round(moved["gb_s"], 2),
+        "overall_gb_s": round(moved["bytes"] / (moved["ended"] - moved["begun"]) / 1e9, 2),
+        "watch_gb_s": round(statistics.median(steps), 2) if steps else None,
+    }
+
+
+def clocks_agree(samples: list[dict[str, Any]], peers: Peers) -> list[dict[str, Any]]:
+    """Return nvidia-smi's clocks and reasons next to the samples around each."""
+    out = []
+    for begun, ended, found in peers.smi:
+        around = [s for s in samples if begun - 0.8 < s["at"] < ended + 0.8]
+        for address, smi in found.items():
+            mine = [g for s in around for g in s.get("gpus", ()) if g["address"] == address]
+            clocks = [g["clock_sm_mhz"] for g in mine if isinstance(g.get("clock_sm_mhz"), int)]
+            reasons = [g["clock_reasons"] for g in mine if isinstance(g.get("clock_reasons"), int)]
+            if not clocks or "sm" not in smi:
+                continue
+            out.append(
+                {
+                    "at": round(begun - samples[0]["at"], 1),
+                    "address": address,
+                    "smi_mhz": smi["sm"],
+                    "watch_mhz": [min(clocks), max(clocks)],
+                    "smi_reasons": hex(smi["reasons"]),
+                    "watch_reasons": sorted({hex(r) for r in reasons}),
+                    # One step of the clock is 15 MHz.
+                    "agree": min(clocks) - 30 <= smi["sm"] <= max(clocks) + 30 and smi["reasons"] in reasons,
+                }
+            )
+    return out
+
+
+# The cost.
+
+
+def cpu_s(root: int) -> float:
+    """Return CPU seconds of a process and all below it, in nanoseconds (Linux Documentation/scheduler/sched-stats)."""
+    parents: dict[int, int] = {}
+    used: dict[int, float] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            try:
+                parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+                tasks = Path(f"/proc/{entry}/task").glob("*/schedstat")
+                used[int(entry)] = sum(int(t.read_text().split()[0]) for t in tasks) / 1e9
+            except (OSError, ValueError):
+                continue
+    total, queue = 0.0, [root]
+    while queue:
+        pid = queue.pop()
+        total += used.get(pid, 0.0)
+        queue += [p for p, parent in parents.items() if parent == pid]
+    return total
+
+
+SAMPLER = """
+import sys, msgspec
+from topocheck.cli import common
+from topocheck.monitor.plan import plan_of
+from topocheck.monitor.sampler import Sampler
+from topocheck.pipeline import build_report
+report = build_report(common.open_host(None), None, ())
+plan = plan_of(report.topology, report.node, 10)
+count = int(sys.argv[1])
+plan = msgspec.structs.replace(plan, gpus=plan.gpus[:count])
+if not (plan.gpus or plan.functions or plan.ports):
+    print("nothing", flush=True)
+    sys.exit()
+sampler = Sampler(plan, 1.0)
+while True:
+    sampler.next()
+    print("sample", flush=True)
+"""
+
+
+def cost(count: int, seconds: float) -> float | None:
+    """Return CPU seconds per second of the sampler at 1 Hz with so many GPUs; None where there is nothing to sample."""
+    process = subprocess.Popen(
+        [*PYTHON, "-c", SAMPLER, str(count)], env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline().strip() != "sample":
+            return None
+        process.stdout.readline()
+        before, begun = cpu_s(process.pid), time.monotonic()
+        while time.monotonic() - begun < seconds:
+            process.stdout.readline()
+        return (cpu_s(process.pid) - before) / (time.monotonic() - begun)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def recorded(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the header and the samples, with `at` in seconds since 1970. Read by the product's own reader."""
+    import msgspec
+
+    from topocheck.overtime.record import parse
+
+    history = parse(path.read_bytes(), str(path))
+    header = msgspec.to_builtins(history.header)
+    samples = [msgspec.to_builtins(s) for s in history.samples]
+    for s in samples:
+        s["at"] = header["begun_unix_s"] + s["at_s"]
+    return header, samples
+
+
+def main() -> int:
+    """Run all, print the tables, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="also write the numbers as JSON")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each load")
+    parser.add_argument("--load", choices=("p2p", "h2d", "d2h", "matmul"), help=argparse.SUPPRESS)
+    parser.add_argument("addresses", nargs="*", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.load:
+        done = multiply(args.seconds) if args.load == "matmul" else copy(args.load, args.seconds, args.addresses)
+        print(json.dumps(done))
+        return 0
+    sys.path.insert(0, str(ROOT))
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "watch.jsonl"
+        command = [*PYTHON, "-m", "topocheck", "watch", "--interval", "0.5", "-q", "--record", str(file)]
+        watch = subprocess.Popen(
+            command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        while watch.poll() is None and (not file.exists() or file.read_bytes().count(b"\n") < 4):
+            time.sleep(0.1)
+        if watch.poll() is not None:
+            print(watch.communicate()[0])
+            return 2
+        addresses = [d["address"] for d in json.loads(file.read_bytes().split(b"\n")[0])["devices"] if d["is_gpu"]]
+        peers = Peers()
+        peers.start()
+        kinds = ["p2p"] * (len(addresses) > 1) + ["h2d", "d2h", "matmul"]
+        loads = {}
+        for kind in kinds:
+            loads[kind] = load(kind, args.seconds, addresses)
+            time.sleep(2.5)
+        peers.over.set()
+        watch.terminate()
+        said = watch.communicate(timeout=30)[0]
+        header, samples = recorded(file)
+        size = file.stat().st_size
+    rows = []
+    if "p2p" in loads:
+        rows.append(compared(samples, loads["p2p"], addresses[0], "nvlink_tx_kib", 1024))
+        rows.append(compared(samples, loads["p2p"], addresses[-1], "nvlink_rx_kib", 1024))
+    nvlink = list(rows)
+    rows.append(compared(samples, loads["h2d"], addresses[0], "pcie_rx_bytes", 1))
+    rows.append(compared(samples, loads["d2h"], addresses[0], "pcie_tx_bytes", 1))
+    agreed = clocks_agree(samples, peers)
+    counts = sorted({0, 1, len(addresses)})
+    # A period of ten samples has one full sample. Side by side: they use one CPU each, for milliseconds.
+    with ThreadPoolExecutor(len(counts)) as pool:
+        costs = dict(zip(counts, pool.map(lambda n: cost(n, 10.0), counts), strict=True))
+    bad = report(header, samples, loads, rows, nvlink, agreed, costs, peers, said, size)
+    print(f"{time.monotonic() - started:.0f} s in all")
+    if args.out is not None:
+        args.out.write_text(
+            json.dumps({"loads": loads, "bytes": rows, "clocks": agreed, "cost": costs, "pcie": peers.pcie}, indent=1)
+        )
+    return 1 if bad else 0
+
+
+def report(
+    header: dict[str, Any],
+    samples: list[dict[str, Any]],
+    loads: dict[str, dict[str, Any]],
+    rows: list[dict[str, Any]],
+    nvlink: list[dict[str, Any]],
+    agreed: list[dict[str, Any]],
+    costs: dict[int, float | None],
+    peers: Peers,
+    said: str,
+    size: int,
+) -> bool:
+    """Print what was found; tell whether something does not hold."""
+    bad = False
+    span = samples[-1]["at_s"] - samples[0]["at_s"]
+    print(f"{len(samples)} samples in {span:.1f} s, {size / 1e3:.0f} kB recorded; devices:")
+    for d in header["devices"]:
+        print(f"  {d['address']} {d['label']} {d.get('product', '')}")
+    for kind, x in loads.items():
+        wrong = x.get("error") or x.get("wrong") or "; ".join(x.get("notes", ()))
+        print(f"load {kind}: {x.get('gb_s', 0):.1f} GB/s{'  ' + wrong if wrong else ''}")
+    print("\nbytes copied by bw's engine, and counted in the samples")
+    for r in rows:
+        if "missing" in r:
+            print(f"  {r['address']} {r['counter']:14} {r['missing']}")
+            continue
+        print(
+            f"  {r['address']} {r['counter']:14} copied {r['copied_bytes'] / 1e9:8.1f} GB  counted "
+            f"{r['counted_bytes'] / 1e9:8.1f} GB  {r['percent']:+.2f} %;  {r['copied_gb_s']} GB/s on the device's "
+            f"clock, {r['overall_gb_s']} over all, {r['watch_gb_s']} by watch"
+        )
+    for r in nvlink:
+        bad |= abs(r.get("percent", 100.0)) > 5
+    for kind, direction in (("h2d", "rx"), ("d2h", "tx")):
+        x = loads[kind]
+        seen = [
+            v * 1024 / 1e9
+            for at, i, name, v in peers.pcie
+            if i == 0 and name == direction and x.get("begun", 1e18) + 0.5 < at < x.get("ended", 0) - 0.3
+        ]
+        if seen:
+            middle = statistics.median(seen)
+            print(
+                f"  nvmlDeviceGetPcieThroughput {direction} during {kind}: median {middle:.1f} GB/s of {len(seen)} "
+                f"({min(seen):.1f} to {max(seen):.1f}), {100 * (middle / x['gb_s'] - 1):+.1f} % against bw's engine"
+            )
+        else:
+            print(f"  nvmlDeviceGetPcieThroughput {direction} during {kind}: no value {peers.why}")
+    full = [s for s in samples if "pcie_replays" in s["gpus"][0].get("counters", {})] or samples
+    print("\ncounters of the first GPU, first and last full sample")
+    for s in (full[0], full[-1]):
+        print(f"  {json.dumps(s['gpus'][0].get('counters', {}))}")
+        print(f"  not read: {json.dumps(s['gpus'][0].get('missing', {}))}")
+    print("\nclocks and reasons next to nvidia-smi -q -d PERFORMANCE,CLOCK")
+    for a in agreed:
+        print(
+            f"  {a['at']:5.1f} s {a['address']} smi {a['smi_mhz']} MHz {a['smi_reasons']}; watch {a['watch_mhz'][0]}-"
+            f"{a['watch_mhz'][1]} MHz {' '.join(a['watch_reasons'])}{'' if a['agree'] else '   DIFFERS'}"
+        )
+    differ = sum(not a["agree"] for a in agreed)
+    print(f"  {len(agreed) - differ} of {len(agreed)} agree {peers.no_smi}")
+    bad |= not agreed or differ > len(agreed) // 10
+    print("\nCPU time at 1 Hz, all processes of the sampler")
+    for n, share in costs.items():
+        print(f"  {n} GPUs: " + ("nothing to sample" if share is None else f"{100 * share:.3f} % of a core"))
+    known = {n: c for n, c in costs.items() if c is not None}
+    if len(known) > 1:
+        few, many = min(known), max(known)
+        each = (known[many] - known[few]) / (many - few)
+        fixed = known[few] - few * each
+        print(f"  each GPU {100 * each:.3f} %, fixed {100 * fixed:.3f} %; eight GPUs {100 * (fixed + 8 * each):.3f} %")
+        bad |= fixed + 8 * each > 0.01
+    print(f"\nwhat watch said at its end:\n{said}")
+    return bad
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
