@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.support import printed, rooms, snapshots_page, validation_page
 from topocheck.checks import all_checks
 from topocheck.cli.checks_page import checks_page
+from topocheck.cli.man_page import man_page
 from topocheck.render import schema
 
 RENEW = "python -m tests.support.renew"
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 def made() -> Iterator[tuple[Path, str]]:
     """Yield each file with what it should hold; examples come last, since they run the commands."""
     yield ROOT / "docs" / "checks.md", checks_page(all_checks())
+    yield ROOT / "docs" / "man" / "topocheck.1", man_page()
     for path in sorted((ROOT / "docs" / "schema").glob("*.schema.json")):
         yield path, schema.schema(path.name.removesuffix(".schema.json"))
     for module in (rooms, snapshots_page, validation_page):

@@ -142,7 +142,7 @@ def _cannot(backend: Backend, gpus: tuple[Gpu, ...], options: Options) -> str:
     if backend == "mpi" and options.dtype in NOT_IN_MPI:
         return f"MPI has no type {options.dtype}: take another --dtype, or gloo or nccl"
     if backend in ("nccl", "gloo") and not options.torch_available:
-        return "torch is not installed: pip install 'topocheck-gpu[bw]'"
+        return "torch is not installed: pip install torch"
     if backend == "nccl":
         if any(g.nvml is not None and g.nvml.mig_current is True for g in gpus):
             return "MIG is on, and NCCL takes no two instances of one GPU"

@@ -74,7 +74,7 @@ def make_plan(topology: Topology, options: Options) -> Plan:
     if options.copies and ready and options.driver_available:
         copies = _copy_rows(topology, tuple(ready), options, left_out)
     elif options.copies and ready:
-        reason = "cuda-bindings is not installed: pip install 'topocheck-gpu[bw]', or --engine torch"
+        reason = "cuda-bindings is not installed: pip install cuda-bindings, or --engine torch"
         left_out.append(NotMeasured(id="copies", reason=reason, required=True))
     elif options.copies and options.budget != "quick" and not options.collectives:
         copies = _host_rows(options)

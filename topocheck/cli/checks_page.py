@@ -7,6 +7,7 @@ import textwrap
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from topocheck.model.exit_codes import MEANINGS
 from topocheck.render.formats import FORMATS
 
 if TYPE_CHECKING:
@@ -44,10 +45,7 @@ or where the policy asks for it (`preview = true`). Those in preview are marked 
 
 | code | means |
 | --- | --- |
-| 0 | healthy; notes and warnings are allowed, unless `--strict` |
-| 1 | at least one check failed; with `--strict` also a warning or an unknown |
-| 2 | wrong usage, or input (policy, recording) that cannot be used |
-| 3 | could not tell what must be known: a probe or check that the policy requires is unknown |
+%s
 
 A failure outranks undetermined. Required are, unless the policy says otherwise, the PCI tree, and NVML where the NVIDIA
 driver is loaded. A check is `unknown` if data it depends on could not be read (permission denied, timeout, not in the
@@ -59,7 +57,7 @@ snapshot); `probe.answers-lost` lists that data ([architecture.md](architecture.
 def checks_page(checks: Iterable[Check]) -> str:
     """Return the page as Markdown: states, exit codes, formats, and every check by id."""
     ordered = sorted(checks, key=lambda c: c.id)
-    parts = [_HEAD, _formats()]
+    parts = [_HEAD % "\n".join(f"| {code} | {text} |" for code, text in MEANINGS.items()), _formats()]
     parts.append("## All checks\n\n| id | severity | scope | title |\n| --- | --- | --- | --- |\n")
     parts += [
         f"| [`{c.id}`](#{_anchor(c.id)}) | {c.severity.value} | {c.scope.value} | {c.listed} |\n" for c in ordered

@@ -36,6 +36,8 @@ COMMANDS = {
     "snapshot": ("snapshot:app", "Record this machine to one file, and inspect such a file."),
     "pcie": ("pcie:pcie", "Compute what a PCIe link carries: GT/s x encoding x lanes."),
     "schema": ("schema:schema", "Print the JSON Schema of a document."),
+    "integrations": ("integrations:integrations", "List or print the files for schedulers, monitors and Kubernetes."),
+    "completion": ("completion:completion", "Print the completion script of a shell."),
 }
 """Command -> where it is below topocheck.cli (`module:function[:class of the command]`) and its line of `--help`.
 
@@ -120,6 +122,23 @@ def _rename(argv: list[str]) -> None:
         _warn(notice(old, new))
 
 
+COMPLETE = "_TOPOCHECK_COMPLETE"
+"""Set by a shell that wants to know how a command line goes on (cli/completion.py)."""
+
+
+def _completed_command() -> str:
+    """Return the command in a line that a shell completes; the empty text where no shell asks, or it has none yet."""
+    import os
+
+    if COMPLETE not in os.environ:
+        return ""
+    from typer._completion_classes import completion_init
+
+    completion_init()
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return next((word for word in line.split()[1:] if not word.startswith("-")), "")
+
+
 def _warn(message: str) -> None:
     from topocheck.cli.common import warn
 
@@ -137,7 +156,7 @@ def main() -> None:
         if _asks_the_machine(sys.argv[1:]):
             # The driver takes as long to answer as everything here to load: it is asked first.
             asking.begin(cross_check="--cross-check" in sys.argv)
-        _run(sys.argv[1] if len(sys.argv) > 1 else "")
+        _run(_completed_command() or (sys.argv[1] if len(sys.argv) > 1 else ""))
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
     finally:

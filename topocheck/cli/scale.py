@@ -257,7 +257,7 @@ def _run(
     from topocheck.tests_live.training.summary import summarize
 
     if not torch_installed():
-        raise InputError("scale trains with torch, which is not installed: pip install 'topocheck-gpu[bw]'")
+        raise InputError("scale trains with torch, which is not installed: pip install torch")
     try:
         world = launchers.detect_here()
         stop_cleanly(launched=world is not None)

@@ -84,7 +84,7 @@ def _yaml(text: str, name: str) -> Fabric:
     try:
         import yaml
     except ImportError:
-        raise InputError(f"{name}: topology.yaml needs PyYAML: pip install 'topocheck-gpu[formats]'") from None
+        raise InputError(f"{name}: topology.yaml needs PyYAML: pip install pyyaml") from None
     if len(text) > MAX_YAML_BYTES:
         raise InputError(f"{name}: more than {MAX_YAML_BYTES >> 20} MiB; expected a topology.yaml")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -7,3 +7,11 @@ EXIT_UNKNOWN = 3
 """What must be known could not be determined."""
 EXIT_INTERRUPTED = 130
 """128 and SIGINT, as shells have it."""
+
+MEANINGS = {
+    EXIT_OK: "healthy; notes and warnings are allowed, unless `--strict`",
+    EXIT_FAILED: "at least one check failed; with `--strict` also a warning or an unknown",
+    EXIT_USAGE: "wrong usage, or input (policy, recording) that cannot be used",
+    EXIT_UNKNOWN: "could not tell what must be known: a probe or check that the policy requires is unknown",
+}
+"""Exit code -> what it means, for the pages that list them."""

@@ -91,7 +91,7 @@ def _device(device: Gpu | Nic, topology: Topology) -> Device:
     gpu = device if isinstance(device, Gpu) else None
     out = Device(address=device.address, label=device.label, is_gpu=gpu is not None)
     if gpu is not None:
-        out = msgspec.structs.replace(out, product=gpu.name)
+        out = msgspec.structs.replace(out, product=gpu.name, uuid=gpu.uuid)
     chain = topology.chains.get(device.address, ())
     port = topology.devices.get(chain[-2]) if len(chain) > 1 and not is_host_bridge(chain[-2]) else None
     if device.pci is None or port is None or is_emulated(port) or is_emulated(device.pci):

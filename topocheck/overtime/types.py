@@ -166,6 +166,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         label: `GPU0`, `mlx5_0`.
         product: the name by which siblings are found.
+        uuid: of a GPU.
         max_speed_gt_s, max_width_lanes: what both ends of its link can do; not known where its link is emulated, or
             the port above is not shown.
     """
@@ -174,6 +175,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     label: str
     is_gpu: bool
     product: str | Missing = NOT_RECORDED
+    uuid: str | Missing = NOT_RECORDED
     max_speed_gt_s: float | Missing = NOT_RECORDED
     max_width_lanes: int | Missing = NOT_RECORDED
 

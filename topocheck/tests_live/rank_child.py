@@ -101,7 +101,7 @@ def main() -> None:
         elif job.world is not None:
             be_rank(job, job.world.rank, job.world.size, job.world.local_rank)
     except ImportError as e:
-        pipe.send("failed", reason=f"torch cannot be imported ({e}): pip install 'topocheck-gpu[bw]'", failures={})
+        pipe.send("failed", reason=f"torch cannot be imported ({e}): pip install torch", failures={})
     except RankFailedError as e:
         pipe.send("failed", reason=str(e), failures={str(rank): how for rank, how in e.failures.items()})
     except Exception as e:  # noqa: BLE001 - whatever torch raises must reach the parent as words

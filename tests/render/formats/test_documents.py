@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import re
 from typing import Any
@@ -14,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.render.formats.made import NOTE, UNSURE, WARNING, WIDTH, half_report, outcome, report
-from topocheck.model.base import Evidence, Finding, InputError, State
-from topocheck.render.formats import junit, nfd, prometheus, sarif
+from topocheck.model.base import Evidence, Finding, State
+from topocheck.render.formats import junit, nfd, sarif
 from topocheck.render.quoting import kubernetes_label
 
 ALL = (WIDTH, WARNING, UNSURE, NOTE)
@@ -71,20 +70,6 @@ def test_junit_is_xml_whatever_the_machine_says(title: str, subject: str, raw: s
         id="pcie.link-width", state=State.FAIL, subject=subject, title=title, evidence=(Evidence("/sys/x", raw),)
     )
     ElementTree.fromstring(junit.render(outcome(f), report()).encode("utf-8"))
-
-
-def test_absent_library_is_told_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.split(".")[0] in ("junitparser", "prometheus_client"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    for module in (junit, prometheus):
-        with pytest.raises(InputError, match=r"pip install 'topocheck-gpu\[formats\]'"):
-            module.render(outcome(), report())
 
 
 # What SARIF 2.1.0 requires of the objects used here: section -> (property, type).

@@ -12,12 +12,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import require_program
+from tests.machines.builder import machine
 from tests.render.formats.made import NOTE, UNSURE, WARNING, WIDTH, half_report, outcome, report
 from tests.support.hostile import PIECES, unseen
 from tests.support.slurm import free_ports
 from tests.support.waiting import PATIENCE_S, until
 from topocheck.model.base import Finding, State
-from topocheck.render.formats import prometheus
+from topocheck.pipeline import build_report
+from topocheck.render.formats import prometheus, watch_prometheus
 
 HOSTILE = Finding(id="net.x", state=State.WARN, subject='a"b\\c\nd', title="odd")
 ALL = (WIDTH, WARNING, UNSURE, NOTE, HOSTILE)
@@ -48,8 +50,38 @@ def test_values() -> None:
     assert got["topocheck_finding_info", "pcie.link-width", "fail", "0000:5c:00.0 GPU3"] == 1
     # Gen 5, 32 GT/s, 128b/130b: x8 and x16.
     lane = 32e9 * 128 / 130 / 8
-    assert got["topocheck_pcie_link_bytes_per_second", "0000:5c:00.0", "gpu"] == pytest.approx(8 * lane, rel=1e-3)
-    assert got["topocheck_pcie_link_max_bytes_per_second", "0000:5c:00.0", "gpu"] == pytest.approx(16 * lane, rel=1e-3)
+    gpu3 = next(g for g in half_report().topology.gpus if g.label == "GPU3")
+    where = (gpu3.uuid, "0000:5c:00.0", "3")
+    assert got["topocheck_pcie_link_bytes_per_second", *where, "gpu"] == pytest.approx(8 * lane, rel=1e-3)
+    assert got["topocheck_pcie_link_max_bytes_per_second", *where, "gpu"] == pytest.approx(16 * lane, rel=1e-3)
+    # NVLink 4: 25 GB/s per direction and link (NVIDIA H100 whitepaper: 18 links, 900 GB/s in both directions).
+    assert got["topocheck_nvlink_links", *where] == got["topocheck_nvlink_links_up", *where] == 18
+    assert got["topocheck_nvlink_bytes_per_second", *where] == 18 * 25e9
+    assert got["topocheck_nic_port_active", "0000:5d:00.0", "mlx5_3", "1"] == 1
+    assert got["topocheck_nic_port_bytes_per_second", "0000:5d:00.0", "mlx5_3", "1"] == 400e9 / 8
+
+
+def test_gpu_labels_are_those_of_dcgm_exporter() -> None:
+    """DCGM-Exporter prints `DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-...",pci_bus_id=...` (its README and template)."""
+    said = prometheus.render(outcome(on=half_report()), half_report())
+    families = {f.name: f for f in text_string_to_metric_families(said)}
+    for name in ("topocheck_nvlink_links_up", "topocheck_pcie_link_bytes_per_second"):
+        found = {(s.labels["gpu"], s.labels["UUID"]) for s in families[name].samples if s.labels.get("gpu")}
+        assert found == {(str(g.index), g.uuid) for g in half_report().topology.gpus}
+
+
+def test_links_that_are_down_are_counted_and_ports_too() -> None:
+    links = {"3": {"links_down": [3, 17]}}
+    made = build_report(machine("hgx_h100_cx7", patch={"mlx5_3": {"state": "DOWN"}}, gpu=links).host(), checks=())
+    got = samples(prometheus.render(outcome(on=made), made))
+    where = (next(str(g.uuid) for g in made.topology.gpus if g.label == "GPU3"), "0000:5c:00.0", "3")
+    assert (got["topocheck_nvlink_links", *where], got["topocheck_nvlink_links_up", *where]) == (18, 16)
+    assert got["topocheck_nvlink_bytes_per_second", *where] == 16 * 25e9
+    assert got["topocheck_nic_port_active", "0000:5d:00.0", "mlx5_3", "1"] == 0
+
+
+def test_no_metric_is_also_written_by_watch() -> None:
+    assert not {m.full_name for m in prometheus.METRICS} & {m.full_name for m in watch_prometheus.METRICS}
 
 
 def test_a_subject_is_one_line_of_text_whatever_stands_in_it() -> None:

@@ -13,9 +13,12 @@ from tests.conftest import require_program
 from tests.overtime import planting
 from tests.support.waiting import PATIENCE_S
 from topocheck.overtime.types import Sample
+from topocheck.render.formats import prometheus
 from topocheck.render.formats.watch_prometheus import Exporter
 
 RULES = Path(__file__).parents[3] / "integrations" / "prometheus"
+
+UUID = next(d.uuid for d in planting.base()[0].devices if d.address == planting.GPU)
 
 
 def exported(*samples: Sample) -> tuple[str, dict[tuple[str, ...], float]]:
@@ -33,7 +36,7 @@ def test_values_are_in_base_units() -> None:
     sample = planting.recording(1, samples=1, plant=planting.always(planting.is_gpu, clock_sm_mhz=1980)).samples[0]
     _, values = exported(sample)
     port = next(p for p in sample.ports if p.subject == planting.PORT)
-    where = (planting.GPU, "GPU0")
+    where = (UUID, planting.GPU, "0")
     assert values["topocheck_gpu_sm_clock_hertz", *where] == 1980e6
     assert values["topocheck_pcie_link_speed_transfers_per_second", planting.GPU] == 32e9
     assert values["topocheck_pcie_link_max_width_lanes", planting.GPU] == 16
@@ -50,7 +53,7 @@ def test_counters_of_the_last_full_sample_stay() -> None:
     bare = Sample(at_s=later.at_s, gpus=tuple(type(g)(address=g.address, index=g.index) for g in later.gpus))
     _, values = exported(full, bare)
     replays = full.gpus[0].counters["pcie_replays"]
-    assert values["topocheck_gpu_pcie_replays_total", planting.GPU, "GPU0"] == replays
+    assert values["topocheck_gpu_pcie_replays_total", UUID, planting.GPU, "0"] == replays
 
 
 def test_a_silent_source_is_down() -> None:
@@ -84,5 +87,6 @@ def test_each_alert_uses_metrics_that_are_exported() -> None:
     rules = (RULES / "topocheck.rules.yml").read_text(encoding="utf-8")
     expressions = re.findall(r"expr: (.*?)\n +(?:for|labels):", rules, re.DOTALL)
     used = {name for e in expressions for name in re.findall(r"topocheck_[a-z_]+", e)}
-    assert len(used) >= 10
-    assert used <= set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+    assert len(used) >= 13
+    checked = {m.full_name for m in prometheus.METRICS}
+    assert used <= checked | set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))

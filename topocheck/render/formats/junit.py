@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from topocheck.model.base import Finding, InputError, State
+from topocheck.model.base import Finding, State
 from topocheck.render.quoting import xml_text
 from topocheck.render.words import evidence_line
 
@@ -22,17 +22,10 @@ REQUIRED = "topocheck.required"
 
 
 def render(outcome: Outcome, report: Report) -> str:
-    """Return the document.
-
-    Raises:
-        InputError: junitparser is not installed.
-    """
+    """Return the document."""
     from xml.etree import ElementTree
 
-    try:
-        import junitparser as ju
-    except ImportError:
-        raise InputError("--format junit needs junitparser: pip install 'topocheck-gpu[formats]'") from None
+    import junitparser as ju
 
     suite = ju.TestSuite("topocheck")
     if outcome.hostname:

@@ -40,9 +40,9 @@ def run_mpi(
 
 def mpi_problem(world: World | None) -> str:
     """Return what collectives through MPI lack here, and what to do about it; the empty text where nothing."""
-    for module, extra in (("mpi4py", "mpi"), ("numpy", "bw")):
+    for module in ("mpi4py", "numpy"):
         if importlib.util.find_spec(module) is None:
-            return f"mpi: {module} is not installed: pip install 'topocheck-gpu[{extra}]'"
+            return f"mpi: {module} is not installed: pip install {module}"
     if world is not None and world.launcher == "torchrun":
         return "mpi: the ranks of torchrun are no ranks of MPI: start topocheck with mpirun or srun"
     if world is None and find_program("mpirun") is None:

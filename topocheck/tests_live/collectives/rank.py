@@ -47,7 +47,7 @@ class Rank:
         try:
             import torch
         except ImportError as e:
-            raise LaunchError(f"torch cannot be imported ({e}): pip install 'topocheck-gpu[bw]'") from None
+            raise LaunchError(f"torch cannot be imported ({e}): pip install torch") from None
         self.torch = torch
         torch.set_num_threads(1)
         if self.job.local_gpus:

@@ -21,7 +21,7 @@ class Driver:
         try:
             from cuda.bindings import driver
         except ImportError as e:
-            raise DriverError("import cuda.bindings.driver", f"{e}", "pip install 'topocheck-gpu[bw]'") from None
+            raise DriverError("import cuda.bindings.driver", f"{e}", "pip install cuda-bindings") from None
         self.module: Any = driver
 
     def call(self, name: str, *args: Any, about: str = "") -> Any:

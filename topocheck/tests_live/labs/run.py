@@ -200,7 +200,7 @@ def absent_backends(job: JobLayout, meeting: Rendezvous | None) -> dict[str, str
     """Return backend -> why it cannot run here."""
     out: dict[str, str] = {}
     if importlib.util.find_spec("torch") is None:
-        missing = "torch is not installed: pip install 'topocheck-gpu[bw]'"
+        missing = "torch is not installed: pip install torch"
         out |= {"nccl": missing, "gloo": missing}
     elif not job.gpus:
         out["nccl"] = "needs one GPU for each rank, and no GPU takes part here"
