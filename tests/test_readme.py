@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.printed import BLOCK, REPOSITORY, pages, printed, renewed
+from tests.support.printed import BLOCK, REPOSITORY, pages, printed, renewed, shown
 from tests.support.renew import RENEW
 
 SHOWN = [(p.name, *m.groups()) for p in pages() for m in BLOCK.finditer(p.read_text(encoding="utf-8"))]
@@ -19,7 +19,7 @@ def test_it_is_printed(file: str, arguments: str, output: str) -> None:
     assert "--from" in arguments or "docs/examples/" in arguments, (
         f"{file} shows the output of a machine that nobody else has"
     )
-    assert printed(arguments) == output.strip("\n") + "\n", f"renew it: {RENEW}"
+    assert shown(arguments, output) == output, f"renew it: {RENEW}"
 
 
 def test_the_picture_is_the_one_that_is_drawn() -> None:
@@ -33,3 +33,9 @@ def test_a_page_is_renewed() -> None:
     said = printed("pcie 4 16")
     assert said.strip()
     assert renewed(page) == page.replace("old\n", said)
+
+
+def test_a_block_that_ends_with_dots_shows_the_beginning() -> None:
+    page = "```console\n$ topocheck pcie 4 16\nold\n...\n```\n"
+    first = printed("pcie 4 16").splitlines()[0]
+    assert renewed(page) == f"```console\n$ topocheck pcie 4 16\n{first}\n...\n```\n"

@@ -13,7 +13,7 @@ from tests.machines import builder
 from topocheck.bandwidth import baseline
 from topocheck.bandwidth.stats import spread
 from topocheck.checks import live_checks, registry
-from topocheck.checks.bw.run import make_report
+from topocheck.checks.bw.run import make_report, replay
 from topocheck.cli import common
 from topocheck.gpudirect.types import GpuDirect
 from topocheck.model.base import InputError, State
@@ -23,6 +23,7 @@ from topocheck.overtime.types import GpuReading
 from topocheck.pipeline import read_node
 from topocheck.policy.types import Expect, Policy
 from topocheck.render.bw import bw_text
+from topocheck.render.bw_data import bw_json
 from topocheck.render.page import Style
 from topocheck.tests_live.disturbance import Look, disturbance
 from topocheck.topology.build import build
@@ -189,8 +190,8 @@ def test_collectives_are_judged_at_large_sizes_by_their_busbw() -> None:
 def test_baseline(tmp_path: Path) -> None:
     path = tmp_path / "b.json"
     old = Run(taken_at="2026-01-01T00:00:00Z", measurements=HEALTHY)
-    path.write_bytes(baseline.encode(old))
-    kept = common.load_baseline(path)
+    path.write_bytes(baseline.encode(BandwidthReport(run=old)))
+    kept = common.load_run(path).run
     assert kept == old
     assert ids(judge(*HEALTHY, baseline=kept)) == []
     slower = msgspec.structs.replace(HEALTHY[4], median=350.0, bandwidth_gb_s=350.0, samples=(350.0,) * 5)
@@ -260,7 +261,9 @@ def test_what_is_slower_and_disturbed_is_unknown_and_counted() -> None:
 
 def test_gradients_without_a_curve_of_all_reduce_get_no_advice_and_are_told_so() -> None:
     report = make_report(Run(measurements=(_gloo(1 << 12, STEADY),)), TOPOLOGY, NODE, training=(14e9, 0.5))
-    assert report.advice == ("no advice for --gradients: it takes a cost model of all_reduce, from four sizes or more",)
+    assert report.advice == (
+        "no advice for --gradients: it takes a cost model of all_reduce, from four steady sizes or more",
+    )
     assert make_report(Run(measurements=(_gloo(1 << 12, STEADY),)), TOPOLOGY, NODE).advice == ()
 
 
@@ -283,7 +286,7 @@ def test_unsteady_sizes_of_a_collective_are_told_in_one_line() -> None:
 
 @given(st.binary(max_size=200))
 def test_a_bad_baseline_is_one_line(data: bytes) -> None:
-    with pytest.raises(InputError, match=r"expected|no baseline"):
+    with pytest.raises(InputError, match=r"expected|no run"):
         baseline.parse(data, "b.json")
 
 
@@ -342,3 +345,74 @@ def test_the_result_comes_first_with_the_slowest_and_the_fastest_pair() -> None:
     assert result.split(None, 3)[3].startswith("slowest 100.0 GB/s")
     assert "; fastest 300.0 GB/s" in result
     assert text.index("Result\n") < text.index("GPU to GPU, push")
+
+
+def _sweep(collective: str, busbw: float, *, size: int = 256 << 20, **more: object) -> Measurement:
+    fields: dict[str, object] = {
+        "id": f"{collective}:nccl:2:{size}", "kind": "collective", "collective": collective, "backend": "nccl",
+        "ranks": 2, "members": (G0, G1), "mode": "back_to_back", "size_bytes": size, "unit": "us",
+        "samples": (100.0,) * 5, "median": 100.0, "busbw_gb_s": busbw, "verified": True,
+    }  # fmt: skip
+    return Measurement(**(fields | more))  # type: ignore[arg-type]
+
+
+# Two H100, 18 NVLinks of 20.6 GB/s in NCCL's constants (src/graph/topo.h, SM90_NVLINK_BW): 370.8 GB/s by rings.
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        (_sweep("all_gather", 240.0), []),  # 65 %, as measured on a healthy pair
+        (_sweep("all_gather", 185.0), [("bw.below-nccl-bound", State.WARN)]),  # below half of 370.8
+        (_sweep("all_gather", 185.0, spread=0.2), [("bw.not-judged", State.NOTE)]),
+        (_sweep("all_gather", 185.0, size=64 << 20), []),  # too small to be judged
+        (_sweep("all_gather", 185.0, ranks=16), []),  # ranks on other nodes
+        (_sweep("send_recv", 100.0), []),  # no bound is known of it
+        # The link's rate judges a large all_reduce already; it is said once.
+        (_sweep("all_reduce", 150.0, size=1 << 30), [("bw.below-expected", State.FAIL)]),
+    ],
+)
+def test_a_collective_is_held_against_nccls_bound(row: Measurement, found: list[tuple[str, State]]) -> None:
+    assert ids(judge(row)) == found
+
+
+def test_the_peak_of_a_sweep_is_judged_and_stands_against_the_bound() -> None:
+    report = judge(_sweep("all_gather", 100.0), _sweep("all_gather", 300.0, size=1 << 30))
+    assert ids(report) == []
+    assert {a.nccl_bound_gb_s for a in report.assessments} == {370.8}
+    assert judge(_sweep("all_reduce", 300.0)).assessments[0].nccl_bound_gb_s is None, (
+        "whether NVLS is used is not known"
+    )
+    # 300 of 370.8 is 80.9 %.
+    assert "300.0 GB/s busbw (81 % of NCCL's bound of 370.8) at 1 GiB" in bw_text(report, Style(120, False))
+
+
+def test_one_cause_of_many_rows_is_one_finding() -> None:
+    lost = [NotMeasured(id=f"h2d:{i}", reason="cuInit: no device", required=True) for i in range(8)]
+    report = judge(not_measured=tuple(lost))
+    assert ids(report) == [("bw.not-measured", State.UNKNOWN)]
+    assert report.findings[0].title == "8 rows not measured: cuInit: no device"
+    assert "h2d:7" in report.findings[0].evidence[0].raw
+
+
+def test_a_saved_run_is_shown_as_it_was_judged_and_compared() -> None:
+    was = judge(copy("h2d", "host", G0, 54.4), copy("h2d", "host", G1, 25.0))
+    kept = baseline.parse(baseline.encode(was), "b.json")
+    assert kept.assessments == was.assessments
+    assert ids(replay(kept)) == [("bw.below-expected", State.FAIL)]
+    document = baseline.parse(bw_json(was).encode(), "b.json")
+    assert (document.run, document.assessments, document.findings) == (was.run, was.assessments, was.findings)
+    slower = replay(baseline.parse(baseline.encode(judge(copy("h2d", "host", G0, 40.0))), "b"), baseline=was.run)
+    # 40 of 63 GB/s is 63 %: below 70 %, and 26 % less than before.
+    assert sorted(ids(slower)) == [("bw.below-baseline", State.FAIL), ("bw.below-expected", State.FAIL)]
+    assert slower.baseline is not None
+    assert (slower.baseline.slower, slower.baseline.absent) == (1, 1)
+
+
+def test_only_steady_rows_are_fitted() -> None:
+    sizes = [1 << n for n in range(10, 24, 2)]
+    steady = [_sweep("all_reduce", 1.0, size=s, median=10 + s / 1e4, samples=()) for s in sizes]
+    wide = [_sweep("all_reduce", 1.0, size=s, median=10 + s / 1e4, samples=(), spread=0.3) for s in sizes]
+    (fit,) = judge(*steady[:4], *wide[4:]).fits
+    assert fit.points == 4
+    (none,) = judge(*wide).fits
+    assert none.not_fitted.startswith("0 sizes")
+    assert "7 of 7 sizes are unsteady" in none.not_fitted

@@ -236,3 +236,17 @@ def test_plan_says_what_it_does() -> None:
     lines = plan("h100_x2_vm").lines()
     assert any("host to GPU" in line and "512 MiB" in line for line in lines)
     assert any("all_reduce over nccl, 2 ranks" in line for line in lines)
+
+
+def test_gpus_that_cannot_be_opened_are_one_line_a_cause() -> None:
+    hgx = topology("hgx_h100_cx7")
+    every = {g.address: "CUDA_VISIBLE_DEVICES='' hides every GPU" for g in hgx.gpus}
+    plan = make_plan(hgx, Options(unusable=every))
+    assert (plan.copies, plan.collectives) == ((), ())
+    (only,) = plan.left_out
+    assert (only.id.count("GPU"), only.required) == (8, True)
+    some = dict(list(every.items())[:6])
+    plan = make_plan(hgx, Options(budget="quick", unusable=some))
+    assert [n.required for n in plan.left_out] == [False]
+    used = {e for r in plan.copies for t in r.transfers for e in (t.source, t.destination)}
+    assert used == {"host", *(a for a in every if a not in some)}

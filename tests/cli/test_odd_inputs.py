@@ -33,7 +33,7 @@ def test_a_policy_or_baseline_that_is_a_fifo_is_refused_without_waiting(fifo: Pa
     with pytest.raises(policy.PolicyError, match="is a FIFO that nobody writes to"):
         load_policy(fifo)
     with pytest.raises(InputError, match="is a FIFO that nobody writes to"):
-        common.load_baseline(fifo)
+        common.load_run(fifo)
     with pytest.raises(policy.PolicyError, match="is a folder; expected a short TOML file"):
         load_policy(fifo.parent)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.commands import Topocheck
 from topocheck.bandwidth.baseline import compare
 from topocheck.checks import all_checks
-from topocheck.cli.common import load_baseline, load_policy
+from topocheck.cli.common import load_policy, load_run
 from topocheck.cli.fleet_files import read_facts
 from topocheck.cli.old_names import COMMANDS, OPTIONS, VALUES, current, spelled_out
 from topocheck.cli.report import SECTIONS
@@ -65,7 +65,7 @@ def test_a_policy_with_both_names_of_a_check_is_refused() -> None:
 
 
 def test_a_baseline_is_compared() -> None:
-    baseline = load_baseline(FILES / "baseline.json")
+    baseline = load_run(FILES / "baseline.json").run
     changes = compare(baseline, baseline, 0.1)
     assert [c.verdict for c in changes] == ["within_tolerance"] * len(baseline.measurements)
     assert {m.size_bytes for m in baseline.measurements} == {1 << 10, 64 << 10, 1 << 20}

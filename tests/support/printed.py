@@ -33,6 +33,18 @@ def printed(arguments: str) -> str:
     return done.stdout.strip("\n") + "\n"
 
 
+CUT = "...\n"
+"""The last line of a block that shows the beginning of what is printed."""
+
+
+def shown(arguments: str, output: str) -> str:
+    """Return what a block should hold that holds `output` now: as many lines where that is cut."""
+    text = printed(arguments)
+    lines = text.splitlines(keepends=True)
+    kept = output.count("\n") - 1
+    return "".join(lines[:kept]) + CUT if output.endswith("\n" + CUT) and kept < len(lines) else text
+
+
 def renewed(page: str) -> str:
     """Return a page with what its commands print now."""
-    return BLOCK.sub(lambda m: f"```console\n$ topocheck {m[1]}\n{printed(m[1])}```", page)
+    return BLOCK.sub(lambda m: f"```console\n$ topocheck {m[1]}\n{shown(m[1], m[2])}```", page)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,7 +140,8 @@ def test_what_was_measured_is_printed_where_the_file_fails(tmp_path: Path) -> No
             "from pathlib import Path\n"
             "from topocheck.cli.bw_run import Show, _print\n"
             "from tests.tests_live.test_bw_command import report\n"
-            f"show = Show(format_='csv', verbose=False, strict=False, no_color=True, width=80, **{show!r})\n"
+            f"show = Show(format_='csv', verbose=False, advice=False, strict=False, no_color=True, width=80, "
+            f"**{show!r})\n"
             "_print(report(), show)\n"
         ).replace("PosixPath", "Path")
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -261,3 +263,22 @@ def test_gradients_are_read_as_models_are_counted() -> None:
             training(bad, 0.5)
     with pytest.raises(InputError):
         training("1GB", 0)
+
+
+def test_a_plan_for_another_machine_says_what_it_should_reach(tmp_path: Path) -> None:
+    snap = str(Path(__file__).parents[2] / "docs/examples/half_width.snap")
+    out = run("--plan", "--quick", "--from", snap, "--width", "120")
+    assert out.returncode == 0, out.stderr
+    # gen 5 carries 32 GT/s x 128/130 a lane: 63.0 GB/s over 16, 31.5 over the 8 of GPU3.
+    rows = {line.split()[3]: line.split() for line in out.stdout.splitlines() if "GPU and host" in line}
+    assert (rows["GPU3"][4], rows["GPU0-GPU2,"][5]) == ("31.5", "63.0")
+    assert re.search(r"all 56 pairs +450\.0", out.stdout)
+    doc = json.loads(run("--plan", "--quick", "--from", snap, "--json").stdout)
+    assert {r["theoretical_gb_s"] for r in doc["expected"] if r["kind"] == "host"} == {31.5, 63.0}
+    assert run("--quick", "--from", snap).returncode == 2, "a snapshot is no run"
+    kept = tmp_path / "kept.json"
+    kept.write_text(bw_json(report()))
+    assert run("--from", str(kept), "--format", "csv").stdout == bw_csv(report())
+    assert run("--from", str(kept), "--baseline", str(kept)).returncode == 0
+    wrong = run("--from", str(kept), "--quick")
+    assert (wrong.returncode, "--quick: --from shows a saved run" in wrong.stderr) == (2, True)

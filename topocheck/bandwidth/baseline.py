@@ -5,8 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from topocheck.bandwidth.stats import quantile
-from topocheck.model.base import InputError
-from topocheck.model.measurement import UNSTABLE, BaselineComparison, Measurement, Run
+from topocheck.model.base import Finding, InputError
+from topocheck.model.measurement import (
+    UNSTABLE,
+    Assessment,
+    BandwidthReport,
+    BaselineComparison,
+    Measurement,
+    Run,
+)
 
 FORMAT = "topocheck-bw-baseline"
 VERSION = 1
@@ -15,11 +22,22 @@ NOISE = "the middle halves of the two runs' samples overlap"
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """What a baseline file holds."""
+    """What a file of `bw --save` holds: the run, and what was made of it on its machine."""
 
     format: str
     version: int
     run: Run
+    assessments: tuple[Assessment, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+class _Document(Run, frozen=True, kw_only=True):
+    """What `bw --format json` prints, as far as it is read back; fits and advice are made anew."""
+
+    schema_version: str
+    topocheck_version: str
+    assessments: tuple[Assessment, ...]
+    findings: tuple[Finding, ...]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,25 +66,32 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return f"{100 * self.now / self.was:.3g} % of the baseline's rate"
 
 
-def encode(run: Run) -> bytes:
-    """Return a run as the content of a baseline file."""
-    data = msgspec.json.encode(Baseline(format=FORMAT, version=VERSION, run=run))
-    return msgspec.json.format(data, indent=1) + b"\n"
+def encode(report: BandwidthReport) -> bytes:
+    """Return a report as the content of a file of `bw --save`."""
+    kept = Baseline(
+        format=FORMAT, version=VERSION, run=report.run, assessments=report.assessments, findings=report.findings
+    )
+    return msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n"
 
 
-def parse(data: bytes, name: str) -> Run:
-    """Return the run in a baseline's bytes.
+def parse(data: bytes, name: str) -> BandwidthReport:
+    """Return the run in a file of `bw --save` or `bw --format json`, with what was made of it on its machine.
 
     Raises:
-        InputError: it is none; names the place.
+        InputError: it is neither; names the place.
     """
     try:
-        found = msgspec.json.decode(data, type=Baseline)
+        head = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        if "format" not in head and "measurements" in head:
+            found = msgspec.json.decode(data, type=_Document)
+            run = Run(**{f: getattr(found, f) for f in Run.__struct_fields__})
+            return BandwidthReport(run=run, assessments=found.assessments, findings=found.findings)
+        kept = msgspec.json.decode(data, type=Baseline)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as e:
-        raise InputError(f"{name}: no baseline of topocheck bw --save: {str(e)[:200]}") from None
-    if found.format != FORMAT or found.version != VERSION:
-        raise InputError(f"{name}: format {found.format!r:.40} {found.version}, expected {FORMAT} {VERSION}")
-    return found.run
+        raise InputError(f"{name}: no run of topocheck bw (--save, or --format json): {str(e)[:200]}") from None
+    if kept.format != FORMAT or kept.version != VERSION:
+        raise InputError(f"{name}: format {kept.format!r:.40} {kept.version}, expected {FORMAT} {VERSION}")
+    return BandwidthReport(run=kept.run, assessments=kept.assessments, findings=kept.findings)
 
 
 def compare(run: Run, baseline: Run, tolerance: float) -> tuple[Change, ...]:

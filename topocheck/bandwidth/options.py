@@ -24,6 +24,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         host_available_bytes: memory the host can spare; None where it is not known.
         cpus: how many CPUs the ranks may run on; None where it is not known.
         joined: a launcher started the ranks, which may be on many nodes; each has a GPU of its own node.
+        unusable: address of each GPU that no program can open from here -> why; a cause that GPUs share is one text.
     """
 
     budget: Budget = "standard"
@@ -45,3 +46,4 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     host_available_bytes: int | None = None
     cpus: int | None = None
     joined: bool = False
+    unusable: dict[str, str] = msgspec.field(default_factory=dict)

@@ -63,13 +63,17 @@ def make_plan(topology: Topology, options: Options) -> Plan:
     """
     gpus = choose_gpus(topology, options.gpus)
     left_out = _no_gpu(gpus, options)
+    left_out += _unusable(gpus, options)
     ready: list[Gpu] = []
     for g in gpus:
         if not g.on_bus:
             reason = f"{g.address} is lost from the bus; nothing was measured on it"
             left_out.append(NotMeasured(id=g.label, reason=reason))
-        else:
+        elif g.address not in options.unusable:
             ready.append(g)
+    if gpus and all(g.address in options.unusable for g in gpus) and not options.backends:
+        # One cause, one line: what was asked for is the GPUs, and collectives of the CPU are no answer to it.
+        return Plan(left_out=tuple(left_out), budget=options.budget)
     copies: list[CopyRow] = []
     if options.copies and ready and options.driver_available:
         copies = _copy_rows(topology, tuple(ready), options, left_out)
@@ -92,6 +96,19 @@ def make_plan(topology: Topology, options: Options) -> Plan:
         estimate_s=estimate,
         budget=options.budget,
     )
+
+
+def _unusable(gpus: tuple[Gpu, ...], options: Options) -> list[NotMeasured]:
+    """Return one entry per cause for which GPUs cannot be opened; required where none is left, or one was named."""
+    causes: dict[str, list[Gpu]] = {}
+    for g in gpus:
+        if g.on_bus and g.address in options.unusable:
+            causes.setdefault(options.unusable[g.address], []).append(g)
+    none_left = sum(map(len, causes.values())) == len(gpus)
+    return [
+        NotMeasured(id=", ".join(g.label for g in found), reason=why, required=none_left or bool(options.gpus))
+        for why, found in causes.items()
+    ]
 
 
 def _no_gpu(gpus: tuple[Gpu, ...], options: Options) -> list[NotMeasured]:

@@ -12,6 +12,7 @@ from topocheck.model.base import InputError
 
 FORMATS = ("text", "json", "csv", "markdown", "html")
 OptionalPath = Optional[Path]  # noqa: UP045 - typer reads it at run time
+OptionalPaths = Optional[list[Path]]  # noqa: UP045
 OptionalList = Optional[list[str]]  # noqa: UP045
 OptionalInt = Optional[int]  # noqa: UP045
 OptionalText = Optional[str]  # noqa: UP045
@@ -53,11 +54,23 @@ def bw(
     no_copies: Annotated[bool, typer.Option("--no-copies", help="Collectives only.")] = False,
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Measure even if GPUs are busy.")] = False,
     plan_only: Annotated[
-        bool, typer.Option("--plan", help="Say what would be done and how long (text or json), and stop.")
+        bool,
+        typer.Option(
+            "--plan", help="Print what would be measured, how long it takes and what it should reach (text or json)."
+        ),
     ] = False,
-    save: Annotated[OptionalPath, typer.Option("--save", metavar="FILE", help="Keep this run as a baseline.")] = None,
+    from_: Annotated[
+        OptionalPaths,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Show a saved run (--save, --format json) instead of measuring; with --plan, a snapshot to plan for.",
+        ),
+    ] = None,
+    save: Annotated[OptionalPath, typer.Option("--save", metavar="FILE", help="Save this run to FILE.")] = None,
     baseline: Annotated[
-        OptionalPath, typer.Option("--baseline", metavar="FILE", help="Compare with a kept run.")
+        OptionalPath,
+        typer.Option("--baseline", metavar="FILE", help="Compare with a saved run; with --from, two saved runs."),
     ] = None,
     tolerance: Annotated[
         float, typer.Option("--tolerance", help="With --baseline: part of it that may be lost.")
@@ -117,13 +130,25 @@ def bw(
     )
     judge = bw_options.Judge(
         policy=None if policy_file is None else common.load_policy(policy_file),
-        baseline=common.load_baseline(baseline) if baseline else None,
+        baseline=common.load_run(baseline).run if baseline else None,
         tolerance=tolerance,
         training=bw_options.training(gradients, backward),
     )
     show = bw_run.Show(
-        format_=format_, output=output, save=save, verbose=verbose, strict=strict, no_color=no_color, width=width
+        format_=format_,
+        output=output,
+        save=save,
+        verbose=verbose,
+        advice=gradients is not None,
+        strict=strict,
+        no_color=no_color,
+        width=width,
     )
+    if from_ and not plan_only:
+        bw_options.refuse_unused_from(bw_options.given(ctx), from_)
+        raise typer.Exit(bw_run.show_again(from_[0], judge, show))
+    if from_:
+        raise typer.Exit(bw_run.plan(options, None, show, from_))
     try:
         world = launchers.detect_here()
     except launchers.LaunchError as e:

@@ -57,6 +57,32 @@ def refuse_unused(options: set[str]) -> None:
                 raise InputError(f"{option}: --plan measures nothing, so there is nothing to keep")
 
 
+WITH_SAVED = frozenset(
+    {
+        *("--from", "--baseline", "--tolerance", "--gradients", "--backward", "--strict"),
+        *("--format", "--output", "--verbose", "--no-color", "--width"),
+    }
+)
+"""Options that mean something for a run that was measured before."""
+
+
+def refuse_unused_from(options: set[str], files: list[Path]) -> None:
+    """Refuse what cannot be done with a saved run.
+
+    Raises:
+        InputError: an option asks for a measurement, or there are several runs.
+    """
+    idle = sorted(options - WITH_SAVED)
+    if idle:
+        raise InputError(
+            f"{', '.join(idle)}: --from shows a saved run and measures nothing; leave it out, or add --plan"
+        )
+    if len(files) > 1:
+        raise InputError(
+            f"--from {files[1]}: one saved run is shown; --baseline FILE names the one it is compared with"
+        )
+
+
 def check_files(save: Path | None, output: Path | None) -> None:
     """Look whether the files to be written can be, before minutes are spent on what goes into them.
 

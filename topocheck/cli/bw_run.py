@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from topocheck.tests_live.launch.world import World
     from topocheck.topology.types import Topology
 
-NEEDED_PROBES = ("pci", "numa", "system", "settings", "nvml")
+NEEDED_PROBES = ("pci", "numa", "system", "settings", "nvml", "cuda")
 AGREE_S = 60.0
 """Seconds that the other ranks wait for rank 0's exit code once they have done their part."""
 SETTLES_S = 1.2
@@ -39,27 +39,58 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
     output: Path | None
     save: Path | None
     verbose: bool
+    advice: bool
     strict: bool
     no_color: bool
     width: int
 
 
-def plan(options: Options, world: World | None, show: Show) -> int:
-    """Print what would be measured and how long it takes.
+def plan(options: Options, world: World | None, show: Show, snapshot: common.Given = None) -> int:
+    """Print what would be measured, how long it takes, and what the machine should reach.
+
+    Args:
+        options: what to plan.
+        world: the ranks of a launcher; None without one.
+        show: how and where.
+        snapshot: files of another machine to plan for; this machine where there are none.
 
     Returns:
         The exit code: 3 where something asked for cannot be measured, as the run itself would say.
 
     Raises:
-        InputError: an option that fits nothing on this machine.
+        InputError: an option that fits nothing on this machine, or a file that cannot be read.
     """
-    from topocheck.render.bw_data import plan_json, plan_text
+    from topocheck.bandwidth.reach import gpus_of, reaches
+    from topocheck.checks.bw.nccl_bound import nccl_bounds
+    from topocheck.render.bw_plan import plan_json, plan_page
 
-    made = _plan(*_look(), options, world)
+    node, topology = _look(snapshot)
+    made = _plan(node, topology, options, world, live=not snapshot)
     if world is None or world.rank == 0:
-        common.emit(plan_json(made) if show.format_ == "json" else plan_text(made), show.output)
+        expected = reaches(made, topology)
+        used = gpus_of(made)
+        members = tuple(g.address for g in topology.gpus if g.address in used)
+        bounds = nccl_bounds(node, topology, members, None) if len(members) > 1 else {}
+        if show.format_ == "json":
+            text = plan_json(made, expected, bounds)
+        else:
+            text = plan_page(made, expected, bounds, common.style(show.output, show.no_color, show.width))
+        common.emit(text, show.output)
     possible = (made.copies or made.collectives) and not any(n.required for n in made.left_out)
     return EXIT_OK if possible else EXIT_UNKNOWN
+
+
+def show_again(path: Path, judge: Judge, show: Show) -> int:
+    """Print a run from a file, compared with a baseline where one is given. Returns the exit code.
+
+    Raises:
+        InputError: the file is no run.
+    """
+    from topocheck.checks.bw.run import replay
+
+    report = replay(common.load_run(path), baseline=judge.baseline, tolerance=judge.tolerance, training=judge.training)
+    _print(report, show)
+    return _code(report, strict=show.strict)
 
 
 def measure(
@@ -149,31 +180,43 @@ def _measure(
             child.end()
 
 
-def _look() -> tuple[Node, Topology]:
-    """Ask the machine what the plan needs, and nothing else."""
+def _look(snapshot: common.Given = None) -> tuple[Node, Topology]:
+    """Ask the machine what the plan needs, and nothing else; or read the files of another one."""
     from topocheck.host.base import Host, RecordedBackend
     from topocheck.host.gather.gather import gather
     from topocheck.pipeline import read_node
     from topocheck.probes.registry import PROBES
     from topocheck.topology.build import build
 
+    if snapshot:
+        node = read_node(common.open_host(snapshot))
+        return node, build(node)
     probes = [p for p in PROBES if p.name in NEEDED_PROBES]
     node = read_node(Host(RecordedBackend(gather(probes, budget_s=10.0)), "live"), probes)
     return node, build(node)
 
 
-def _plan(node: Node, topology: Topology, options: Options, world: World | None) -> Plan:
+def _plan(node: Node, topology: Topology, options: Options, world: World | None, *, live: bool = True) -> Plan:
     from topocheck.bandwidth.plan import make_plan
+    from topocheck.checks.consistency.visible_devices import hidden
+    from topocheck.checks.visibility import driver_loaded
+    from topocheck.model.base import Missing
     from topocheck.tests_live.run import cpus_here, driver_installed, torch_installed
 
     available = node.system.memory_available_bytes
-    options = msgspec.structs.replace(
-        options,
-        torch_available=torch_installed(),
-        driver_available=driver_installed() or options.engine == "torch",
-        host_available_bytes=available if isinstance(available, int) else None,
-        cpus=cpus_here(),
-    )
+    options = msgspec.structs.replace(options, host_available_bytes=available if isinstance(available, int) else None)
+    if live:
+        unusable = {} if world is not None else hidden(node)
+        if isinstance(node.nvml.gpus, Missing) and not driver_loaded(node):
+            why = "the NVIDIA driver is not loaded: topocheck check says why"
+            unusable = {g.address: why for g in topology.gpus if g.vendor == "NVIDIA"}
+        options = msgspec.structs.replace(
+            options,
+            torch_available=torch_installed(),
+            driver_available=driver_installed() or options.engine == "torch",
+            cpus=cpus_here(),
+            unusable=unusable,
+        )
     if world is not None:
         options = msgspec.structs.replace(options, ranks=world.size, copies=False, joined=True)
     try:
@@ -184,7 +227,7 @@ def _plan(node: Node, topology: Topology, options: Options, world: World | None)
 
 def _announce(planned: Plan) -> None:
     """Say on standard error what will be done and how long it takes."""
-    from topocheck.render.bw_data import plan_text
+    from topocheck.render.bw_plan import plan_text
 
     for line in plan_text(planned).splitlines():
         common.warn(line, prefix="")
@@ -219,7 +262,8 @@ def _print(report: BandwidthReport, show: Show) -> None:
     if show.format_ == "text":
         from topocheck.render.bw import bw_text
 
-        text = bw_text(report, common.style(show.output, show.no_color, show.width), verbose=show.verbose)
+        style = common.style(show.output, show.no_color, show.width)
+        text = bw_text(report, style, verbose=show.verbose, advice=show.advice)
     elif show.format_ == "html":
         from topocheck.render.html.results import bw_html
 
@@ -237,7 +281,7 @@ def _print(report: BandwidthReport, show: Show) -> None:
         common.emit(text)
     if show.save is not None:
         try:
-            write_file(show.save, kept.encode(report.run))
+            write_file(show.save, kept.encode(report))
         except InputError as e:
             failed.append(e)
     if failed:

@@ -17,7 +17,7 @@ from topocheck.model.base import InputError
 from topocheck.model.exit_codes import EXIT_USAGE
 
 if TYPE_CHECKING:
-    from topocheck.model.measurement import Run
+    from topocheck.model.measurement import BandwidthReport
     from topocheck.policy.types import Policy
     from topocheck.render.page import Style
 
@@ -91,8 +91,8 @@ def load_policy(path: Path) -> Policy:
     return parse(data, str(path), threshold_names(), PROBE_NAMES, warn)
 
 
-def load_baseline(path: Path) -> Run:
-    """Return the run that `bw --save` wrote to a file.
+def load_run(path: Path) -> BandwidthReport:
+    """Return the run that `bw --save` or `bw --format json` wrote to a file.
 
     Raises:
         InputError: the file cannot be read, or is none.
@@ -100,7 +100,7 @@ def load_baseline(path: Path) -> Run:
     from topocheck.bandwidth.baseline import LIMIT, parse
     from topocheck.host.input import read_file
 
-    return parse(read_file(path, LIMIT, "a file written by topocheck bw --save"), str(path))
+    return parse(read_file(path, LIMIT, "a file of topocheck bw (--save, or --format json)"), str(path))
 
 
 def current_check(check_id: str) -> str:

@@ -156,6 +156,8 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
         theoretical_gb_s: the rate of the narrowest hop.
         percent_of_expected: 100 x measured / expected.
         limited_by: the narrowest hop in words, with its address.
+        nccl_bound_gb_s: of a collective over NCCL, the busbw that NCCL's graph of the node allows at most.
+        nccl_bound_by: the algorithm and the link that set it.
         disturbed: what disturbed it; the state is then `not_applicable`.
         text: one sentence.
     """
@@ -166,6 +168,8 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
     percent_of_expected: float | None = None
     percent_of_theoretical: float | None = None
     limited_by: str = ""
+    nccl_bound_gb_s: float | None = None
+    nccl_bound_by: str = ""
     disturbed: str = ""
     state: State = State.UNKNOWN
     text: str = ""

@@ -8,28 +8,38 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topocheck.model.base import State
-from topocheck.model.measurement import near_and_pinned, unsteady
+from topocheck.model.measurement import unsteady
 from topocheck.model.units import size_text
 from topocheck.render.bw_curves import UNSTEADY_TEXT, collectives, fit_lines, sweeps
+from topocheck.render.bw_result import result
 from topocheck.render.page import Page, Span, Style
 from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
 
 if TYPE_CHECKING:
-    from topocheck.model.measurement import Assessment, BandwidthReport, BaselineComparison, DeviceState, Measurement
+    from topocheck.model.measurement import Assessment, BandwidthReport, DeviceState, Measurement
 
 
-def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False) -> str:
-    """Return the report of `topocheck bw` as text."""
+def bw_text(report: BandwidthReport, style: Style, *, verbose: bool = False, advice: bool = False) -> str:
+    """Return the report of `topocheck bw` as text.
+
+    Args:
+        report: what was measured, and what it amounts to.
+        style: the layout.
+        verbose: also the theory of each row, the cost models and notes.
+        advice: also advice on fusion buffers, which somebody asked for.
+    """
     page = Page(style)
-    paint(report, page, verbose=verbose)
+    paint(report, page, verbose=verbose, advice=advice)
     return page.render()
 
 
-def paint(report: BandwidthReport, page: Page, *, verbose: bool = False) -> None:
-    """Add what was measured to a page."""
+def paint(report: BandwidthReport, page: Page, *, verbose: bool = False, advice: bool = False) -> None:
+    """Add what was measured to a page: the result and its findings first, then how it was measured, then tables."""
     by_id = {a.measurement: a for a in report.assessments}
     run = report.run
-    page.heading("Measured")
+    result(page, report, by_id)
+    _findings(page, report, verbose=verbose)
+    page.heading("Run")
     facts = {**run.machine, **run.software}
     if facts:
         page.text(", ".join(f"{k} {v}" for k, v in facts.items() if k != "nccl_settings"), style="dim")
@@ -42,7 +52,6 @@ def paint(report: BandwidthReport, page: Page, *, verbose: bool = False) -> None
         page.text(_state_text(d, report), style="dim")
     if run.interrupted:
         page.text("Interrupted: what was measured until then is below.", style="yellow")
-    _result(page, report, by_id)
     _host(page, run.measurements, by_id)
     _matrices(page, run.measurements, by_id)
     _others(page, run.measurements)
@@ -52,65 +61,11 @@ def paint(report: BandwidthReport, page: Page, *, verbose: bool = False) -> None
         page.text(UNSTEADY_TEXT, style="dim")
     for fit in report.fits if verbose else ():
         fit_lines(page, fit)
-    for line in report.advice:
-        page.text(line, hang=2)
-    _verdicts(page, report, verbose=verbose)
-
-
-_RESULTS = (("p2p", "GPU to GPU"), ("h2d", "host to GPU"), ("d2h", "GPU to host"))
-
-
-def _result(page: Page, report: BandwidthReport, by_id: dict[str, Assessment]) -> None:
-    """Add the answer: slowest and fastest copies against theory, peaks of collectives, whether data was right."""
-    rows = report.run.measurements
-    lines: list[tuple[str, str]] = []
-    for kind, name in _RESULTS:
-        largest: dict[tuple[str, str, str], Measurement] = {}
-        for m in rows:
-            if m.kind == kind and m.unit == "GB/s" and near_and_pinned(m) and m.peer_access is not False:
-                key = (m.from_, m.to, m.engine)
-                largest[key] = max(largest.get(key, m), m, key=lambda x: x.size_bytes)
-        found = sorted(largest.values(), key=lambda m: m.median)
-        if found:
-            worst, best = found[0], found[-1]
-            spans = [f"slowest {_rated(worst, by_id)}", f"fastest {_rated(best, by_id)}"]
-            lines.append((name, "; ".join(spans) if len(found) > 1 else _rated(best, by_id)))
-    for (collective, backend, ranks), found in _collectives(rows).items():
-        peak = max(found, key=lambda m: m.busbw_gb_s or 0.0)
-        a = by_id.get(peak.id)
-        limit = f" of {a.theoretical_gb_s:.1f}" if a is not None and a.theoretical_gb_s is not None else ""
-        text = f"{peak.busbw_gb_s or 0.0:.1f}{limit} GB/s busbw at {size_text(peak.size_bytes)}"
-        lines.append((collective, f"peak {text}, {backend}, {plural(ranks, 'rank')}"))
-    checked = [m for m in rows if m.verified is not None]
-    if checked:
-        wrong = sum(m.verified is False for m in checked)
-        right = f"all {len(checked)} rows that can be compared are right"
-        lines.append(("data", right if not wrong else f"WRONG in {wrong} of {plural(len(checked), 'row')}"))
-    if not lines:
-        return
-    page.heading("Result")
-    for name, value in lines:
-        page.pair(name, value)
-
-
-def _rated(m: Measurement, by_id: dict[str, Assessment]) -> str:
-    """Return a rate with its share of the theory and its ends."""
-    a = by_id.get(m.id)
-    share = ""
-    if a is not None and a.theoretical_gb_s is not None and a.percent_of_theoretical is not None:
-        share = f" ({a.percent_of_theoretical:.0f} % of {a.theoretical_gb_s:.1f})"
-    ends = f"{m.from_label or m.from_} to {m.to_label or m.to}" if m.kind == "p2p" else m.to_label or m.from_label
-    if m.kind == "d2h":
-        ends = m.from_label or m.from_
-    return f"{m.median:.1f}{'*' if unsteady(m) else ''} GB/s{share}, {ends}"
-
-
-def _collectives(rows: Sequence[Measurement]) -> dict[tuple[str, str, int], list[Measurement]]:
-    out: dict[tuple[str, str, int], list[Measurement]] = {}
-    for m in rows:
-        if m.kind == "collective":
-            out.setdefault((str(m.collective), str(m.backend), m.ranks or 0), []).append(m)
-    return out
+    if report.advice and (verbose or advice):
+        page.heading("Fusion buffers")
+        for line in report.advice:
+            page.text(line, hang=2)
+    _rest(page, report, verbose=verbose)
 
 
 def _state_text(d: DeviceState, report: BandwidthReport) -> str:
@@ -277,8 +232,18 @@ def _others(page: Page, rows: Iterable[Measurement]) -> None:
         )
 
 
-def _verdicts(page: Page, report: BandwidthReport, *, verbose: bool) -> None:
+def _findings(page: Page, report: BandwidthReport, *, verbose: bool) -> None:
     worst = [f for f in report.findings if verbose or f.state is not State.NOTE]
+    if worst:
+        page.heading("Findings")
+    for f in worst:
+        page.text(f"{STATE_MARKS[f.state]} {f.id}: {f.title}", style=STATE_STYLES[f.state], hang=4)
+        if f.fix:
+            page.text(f"fix: {f.fix}", indent=6, hang=2)
+
+
+def _rest(page: Page, report: BandwidthReport, *, verbose: bool) -> None:
+    """Add the theory of each row where it was asked for, and the notes."""
     notes = [f for f in report.findings if not verbose and f.state is State.NOTE]
     if verbose:
         names = {m.id: f"{m.kind} {m.from_label} {m.to_label}".strip() for m in report.run.measurements}
@@ -287,37 +252,7 @@ def _verdicts(page: Page, report: BandwidthReport, *, verbose: bool) -> None:
             page.heading("Measured vs. theoretical")
         for a in rated:
             page.text(f"{names.get(a.measurement, a.measurement)}: {a.text}", hang=4)
-    if worst:
-        page.heading("Findings")
-    for f in worst:
-        page.text(f"{STATE_MARKS[f.state]} {f.id}: {f.title}", style=STATE_STYLES[f.state], hang=4)
-        if f.fix:
-            page.text(f"fix: {f.fix}", indent=6, hang=2)
     if notes:
         page.heading("Notes")
         for f in notes:
             page.text(f.title, hang=2, style="dim")
-    if not report.run.measurements:
-        return
-    page.blank()
-    if report.baseline is not None:
-        page.text(_baseline_text(report.baseline), indent=0)
-    if not worst and any(a.state is State.OK for a in report.assessments):
-        page.text("All results within expectation.", indent=0)
-    elif not worst and report.baseline is None:
-        page.text("No theoretical limit or baseline for these results.", indent=0)
-
-
-def _baseline_text(b: BaselineComparison) -> str:
-    """Return how many rows were compared and what came of it: also of those that could not be judged."""
-    compared = b.within_tolerance + b.slower + b.not_judged
-    words = [f"{b.within_tolerance} no more than {100 * b.tolerance:.3g} % slower"]
-    words += [f"{b.slower} slower"] if b.slower else []
-    words += [f"{b.not_judged} not judged"] if b.not_judged else []
-    text = f"Compared with the baseline of {b.taken_at}: {plural(compared, 'row')} compared"
-    text += f": {', '.join(words)}." if compared else "."
-    if b.new:
-        text += f" {plural(b.new, 'row')} of this run not in it."
-    if b.absent:
-        text += f" {plural(b.absent, 'row')} of it not measured in this run."
-    return text

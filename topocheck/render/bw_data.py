@@ -18,11 +18,9 @@ from topocheck.render.quoting import (
     markdown_item,
     markdown_row,
     markdown_text,
-    one_line,
 )
 
 if TYPE_CHECKING:
-    from topocheck.bandwidth.cases import Plan
     from topocheck.model.measurement import BandwidthReport
 
 
@@ -112,26 +110,3 @@ def bw_markdown(report: BandwidthReport) -> str:
         found = [f"- {f.state.value} {markdown_code(f.id)} {markdown_text(f.title)}" for f in report.findings]
         lines += ["", "## Findings", "", *found]
     return "\n".join(lines) + "\n"
-
-
-def plan_text(plan: Plan) -> str:
-    """Return what will be done and how long it takes, for a person."""
-    lines = [f"  {line}" for line in plan.lines()]
-    if plan.copies or plan.collectives:
-        lines.append(f"topocheck bw, {plan.budget} run: about {plan.estimate_s:.0f} s in all")
-    lines += [f"  not measured: {n.id}: {n.reason}" for n in plan.left_out]
-    return "".join(f"{one_line(line)}\n" for line in lines)
-
-
-def plan_json(plan: Plan) -> str:
-    """Return the plan as JSON: every row with its estimate in seconds, and what is left out."""
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "topocheck_version": topocheck.__version__,
-        "budget": plan.budget,
-        "estimate_s": round(plan.estimate_s, 1),
-        "copies": plan.copies,
-        "collectives": plan.collectives,
-        "not_measured": plan.left_out,
-    }
-    return json_text(document)

@@ -61,7 +61,7 @@ def judge(case: Case) -> None:
     from topocheck.topology.build import build
 
     try:
-        kept, now = (common.load_baseline(Path(p)) for p in ("kept.json", "now.json"))
+        kept, now = (common.load_run(Path(p)).run for p in ("kept.json", "now.json"))
     except InputError as e:
         print(f"topocheck: {e}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -131,8 +131,19 @@ def below_expected(context: Context) -> Iterator[Finding]:
             "than they should",
             evidence=evidence(m),
             rule=f"at least {a.expected_gb_s:.1f} GB/s is usual here" if a.expected_gb_s else "",
-            fix="look at the hop named; compare with the far NUMA node (--far-numa) and an idle machine",
+            fix=_next_step(m, a),
         )
+
+
+def _next_step(m: Measurement, a: Assessment) -> str:
+    if m.kind != "collective":
+        return "look at the hop named; compare with the far NUMA node (--far-numa) and an idle machine"
+    if a.nccl_bound_gb_s is not None and a.expected_gb_s is not None and a.nccl_bound_gb_s < a.expected_gb_s:
+        return (
+            f"NCCL itself gets no more than {a.nccl_bound_gb_s:.1f} GB/s here ({a.nccl_bound_by}); topocheck nccl "
+            "predict --why shows which setting or path holds it back"
+        )
+    return "compare the GPU pairs (topocheck bw --all-pairs) and NCCL's log (topocheck nccl log --compare)"
 
 
 def _value(m: Measurement) -> float:
@@ -197,7 +208,7 @@ def notjudged(context: Context) -> Iterator[Finding]:
 def not_measured(context: Context) -> Iterable[Finding]:
     """A row hung, crashed or failed, so the question it was to answer stays open.
 
-    Looks at: the rows of the plan that gave no measurement.
+    Looks at: the rows of the plan that gave no measurement; those with one cause are one finding.
 
     Why it matters: unknown is not OK.
 
@@ -205,10 +216,15 @@ def not_measured(context: Context) -> Iterable[Finding]:
 
     Does not apply: to rows that the machine cannot do, or that the time did not allow; these are listed as notes.
     """
+    causes: dict[tuple[bool, str, str], list[str]] = {}
     for n in measured(context).run.not_measured:
+        causes.setdefault((n.required, n.reason, n.next_step), []).append(n.id)
+    for (required, reason, next_step), ids in causes.items():
+        what = ids[0] if len(ids) == 1 else f"{len(ids)} rows"
         yield Finding(
-            state=State.UNKNOWN if n.required else State.NOTE,
-            subject=n.id,
-            title=f"{n.id}: not measured: {n.reason}",
-            fix=n.next_step or None,
+            state=State.UNKNOWN if required else State.NOTE,
+            subject=ids[0],
+            title=f"{what} not measured: {reason}",
+            evidence=(Evidence("topocheck bw", ", ".join(ids)),) if len(ids) > 1 else (),
+            fix=next_step or None,
         )

@@ -14,6 +14,7 @@ from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, is_r
 from topocheck.checks.sources import Needs
 from topocheck.model.base import Evidence, Finding, Missing, State, is_digits, small_number
 from topocheck.model.gpu import NvmlGpu
+from topocheck.model.node import Node
 from topocheck.model.system import Setting
 
 _VISIBLE, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -43,6 +44,19 @@ def resolve(value: str, gpus: tuple[NvmlGpu, ...]) -> tuple[Entry, ...]:
         if entry.problem:
             break
     return tuple(out)
+
+
+def hidden(node: Node) -> dict[str, str]:
+    """Return the address of each GPU that CUDA_VISIBLE_DEVICES hides from this process, and why; the text is one."""
+    setting = next((s for s in node.settings.related if s.name == _VISIBLE and s.in_force), None)
+    if setting is None or isinstance(node.nvml.gpus, Missing):
+        return {}
+    gpus = node.nvml.gpus
+    shown = {e.address for e in resolve(setting.value, gpus) if not e.problem}
+    addresses = [g.address for g in gpus if isinstance(g.address, str) and g.address not in shown]
+    what = "every GPU" if len(addresses) == len(gpus) else f"{len(addresses)} of {len(gpus)} GPUs"
+    why = f"{_VISIBLE}={setting.value!r:.60} hides {what} from CUDA; unset it, or list the GPUs"
+    return dict.fromkeys(addresses, why)
 
 
 def _one(text: str, gpus: tuple[NvmlGpu, ...]) -> Entry:
