@@ -21,10 +21,11 @@ def run(b: Bench) -> Iterator[Told]:
     """
     torch, wire, row = b.torch, b.wire, b.row
     count = b.elements(16)
-    common, own = torch.Generator().manual_seed(5), torch.Generator().manual_seed(50 + wire.rank)
-    flat = torch.randn(count, generator=common) + 0.5 * torch.randn(count, generator=own)
-    scale = 10.0 ** -torch.linspace(0, SCALE_SPREAD, 16)
-    flat = (flat.view(16, -1) * scale[:, None]).reshape(-1).to(wire.device)
+    made = torch.Generator(device=wire.device)
+    flat = torch.randn(count, generator=made.manual_seed(5), device=wire.device)
+    flat += 0.5 * torch.randn(count, generator=made.manual_seed(50 + wire.rank), device=wire.device)
+    scale = 10.0 ** -torch.linspace(0, SCALE_SPREAD, 16, device=wire.device)
+    flat = (flat.view(16, -1) * scale[:, None]).reshape(-1)
     memory = Memory()
     b.at("first exchange")
     _, payload = mean(torch, wire, row.hook, flat, memory)

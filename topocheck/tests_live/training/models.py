@@ -29,23 +29,26 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 def task_of(torch: Any, row: TrainRow, rank: int, device: Any) -> Task:
     """Return a row's model, and the batch of a rank, which differs from rank to rank."""
     torch.manual_seed(1)
-    made = torch.Generator().manual_seed(100 + rank)
-    if row.model == "mlp":
-        width, layers = layers_of(row.gradient_bytes)
-        net = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
-        for p in net.parameters():
-            # Keeps the size of activations and gradients from layer to layer; else they vanish, and 16 bits underflow.
-            torch.nn.init.normal_(p, std=width**-0.5)
-        shape: tuple[int, ...] = (row.batch, width)
-    else:
-        net, shape = (_rnn if row.model == "rnn" else _transformer)(torch), (row.batch, STEPS, FEATURES)
-    x = torch.randn(*shape, generator=made).to(device)
-    y = torch.randn(*shape, generator=made).to(device)
+    # All numbers are drawn on the device: 256 MiB of weights take a core the better part of a second.
+    made = torch.Generator(device=device).manual_seed(100 + rank)
+    with torch.device(device):
+        if row.model == "mlp":
+            width, layers = layers_of(row.gradient_bytes)
+            net = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
+            for p in net.parameters():
+                # Keeps the size of activations and gradients from layer to layer; else they vanish, and 16 bits
+                # underflow.
+                torch.nn.init.normal_(p, std=width**-0.5)
+            shape: tuple[int, ...] = (row.batch, width)
+        else:
+            net, shape = (_rnn if row.model == "rnn" else _transformer)(torch), (row.batch, STEPS, FEATURES)
+        x = torch.randn(*shape, generator=made)
+        y = torch.randn(*shape, generator=made)
 
     def loss(run_on: Any) -> Any:
         return torch.nn.functional.mse_loss(run_on(x), y)
 
-    return Task(net=net.to(device), loss=loss)
+    return Task(net=net, loss=loss)
 
 
 def _rnn(torch: Any) -> Any:

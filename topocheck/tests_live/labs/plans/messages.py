@@ -27,14 +27,20 @@ from topocheck.tests_live.labs.plans.common import (
     ratio,
     servers_of,
 )
-from topocheck.tests_live.launch.lab_job import LabRow, Work
+from topocheck.tests_live.launch.lab_job import Device, LabRow, Work
 from topocheck.tests_live.training.report_types import JobLayout
 
-MESSAGES = tuple(4 << 2 * n for n in range(11))
-"""4 bytes to 4 MiB."""
+MESSAGES: dict[Device, tuple[int, ...]] = {
+    "host": tuple(4 << 2 * n for n in range(11)),
+    "gpu": tuple(4 << 2 * n for n in range(13)),
+}
+"""4 bytes to 4 MiB, between GPUs to 64 MiB."""
 MESSAGE_TESTS: tuple[Work, ...] = ("ping_pong", "one_way", "both_ways")
-OF_COLLECTIVES = (4 * KIB, 256 * KIB, 4 * MIB)
-BROADCAST_BYTES = 4 * MIB
+OF_COLLECTIVES: dict[Device, tuple[int, ...]] = {
+    "host": (4 * KIB, 256 * KIB, 4 * MIB),
+    "gpu": (4 * KIB, 4 * MIB, 64 * MIB, 256 * MIB),
+}
+BROADCAST_BYTES: dict[Device, int] = {"host": 4 * MIB, "gpu": 256 * MIB}
 PIECES = (1, 2, 4, 8, 16, 64)
 WAYS: tuple[tuple[Work, str, str], ...] = (
     ("gather", "gather", "backend"),
@@ -56,7 +62,7 @@ def plan_p2p(job: JobLayout, options: LabOptions, without: dict[str, str]) -> Ro
         if why or lacks(job, device, 2):
             continue
         for pair, members in link_pairs(job).items():
-            for size in options.sizes or MESSAGES:
+            for size in options.sizes or MESSAGES[device]:
                 for work in MESSAGE_TESTS:
                     rows.append(
                         LabRow(
@@ -128,7 +134,7 @@ def plan_collectives(job: JobLayout, options: LabOptions, without: dict[str, str
                     id=f"lab:{work}:{backend}:{device}:{n}:{size}", work=work, backend=backend, device=device,
                     ranks=n, inside=inside, size_bytes=size, samples=options.samples, sample_s=options.sample_s,
                 )
-                for size in options.sizes or OF_COLLECTIVES
+                for size in options.sizes or OF_COLLECTIVES[device]
             ]  # fmt: skip
     return Rows(lab=tuple(rows))
 
@@ -149,7 +155,7 @@ def fill_collectives(
     out: list[LabLine] = []
     for backend, device, n in each(job, options, without, spec, out):
         for work, collective, by in WAYS:
-            for size in options.sizes or OF_COLLECTIVES:
+            for size in options.sizes or OF_COLLECTIVES[device]:
                 row = by_id.get(f"lab:{work}:{backend}:{device}:{n}:{size}")
                 if row is None:
                     continue
@@ -213,7 +219,7 @@ def plan_broadcast(job: JobLayout, options: LabOptions, without: dict[str, str])
     spots = places(job, options, without)
     rows = link_rows(job, options, spots)
     for backend, device, n in each(job, options, without):
-        for size in options.sizes or (BROADCAST_BYTES,):
+        for size in options.sizes or (BROADCAST_BYTES[device],):
             rows += [
                 LabRow(
                     id=f"lab:bcast:{backend}:{device}:{n}:{size}:{pieces}",

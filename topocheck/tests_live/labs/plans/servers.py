@@ -21,7 +21,7 @@ from topocheck.tests_live.labs.plans.common import (
 from topocheck.tests_live.launch.lab_job import Device, LabRow, Work
 from topocheck.tests_live.training.report_types import JobLayout
 
-GRADIENTS = 1 * MIB
+GRADIENTS: dict[Device, int] = {"host": 1 * MIB, "gpu": 64 * MIB}
 COMPUTE_MS = 5.0
 STEPS = 20
 BEYOND = (8, 16, 64, 256)
@@ -61,7 +61,7 @@ def _rows(job: JobLayout, options: LabOptions, backend: Backend, device: Device)
                         device=device,
                         ranks=workers + k,
                         count=max(k, 1),
-                        size_bytes=(options.sizes or (GRADIENTS,))[0],
+                        size_bytes=(options.sizes or (GRADIENTS[device],))[0],
                         steps=STEPS,
                         compute_s=(options.compute_ms or COMPUTE_MS) / 1e3,
                         samples=min(3, options.samples),
