@@ -134,6 +134,11 @@ ROOMS = {
         "checks gpudirect host/gather nccl/predict pipeline probes process render topology",
         types="host",
     ),
+    "api": Room(
+        "the Python API: `topocheck.report()` and `topocheck.load()`",
+        "checks collect host host/gather model pipeline policy probes readers render render/html",
+        types="gpudirect nccl/predict topology",
+    ),
     "monitor": Room(
         "the one sampler of a running machine: `watch`, and `bw` while it measures",
         "host host/live model overtime probes probes/nvml probes/pci process topology",

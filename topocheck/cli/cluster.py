@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from topocheck.api import answers_of
 from topocheck.cli import common
 from topocheck.cli.fabric import read_fabric
 from topocheck.cli.fabric_join import judged
@@ -66,7 +67,7 @@ def cluster_report(
     common.choose(format_, FORMATS, "--format")
 
     def machine(node: str) -> bytes:
-        return _bytes(common.read_answers([recording_of(f, node) for f in from_ or ()]))
+        return _bytes(answers_of([recording_of(f, node) for f in from_ or ()]))
 
     try:
         world = launchers.detect_here()

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Optional, TypeVar
 
 import typer
 
-from topocheck.host.base import Answer, Host, RecordedBackend
-from topocheck.host.gather.jsonable import plain_text
+from topocheck.api import answers_of, host_of, read_policy
 from topocheck.host.output import OutputError, check_file, stream_of, write_file
 from topocheck.model.base import InputError
 from topocheck.model.exit_codes import EXIT_USAGE
 
 if TYPE_CHECKING:
+    from topocheck.host.base import Host
     from topocheck.model.measurement import BandwidthReport
     from topocheck.policy.types import Policy
     from topocheck.render.page import Style
@@ -42,35 +42,14 @@ NoColor = Annotated[bool, typer.Option("--no-color", help="No colour, whatever t
 Width = Annotated[int, typer.Option("--width", min=0, help="Columns of the text; 0 takes the terminal's, or 80.")]
 
 
-def read_answers(recording: Given, *, cross_check: bool = False, budget_s: float | None = None) -> dict[str, Answer]:
-    """Return every question with its answer, from the files of a machine or from this machine.
-
-    Raises:
-        InputError: the recording cannot be read.
-    """
-    if not recording:
-        from topocheck.collect import ask_machine
-
-        return ask_machine(cross_check=cross_check, budget_s=budget_s)
-    from topocheck.readers.files import read_files
-
-    return read_files(recording).answers
-
-
 def open_host(recording: Given, *, cross_check: bool = False, budget_s: float | None = None) -> Host:
     """Return the recording as a host, or this machine.
 
     Raises:
         InputError: the recording cannot be read.
     """
-    answers = read_answers(recording, cross_check=cross_check, budget_s=budget_s)
+    answers = answers_of(recording, cross_check=cross_check, budget_s=budget_s)
     return host_of(answers, recording)
-
-
-def host_of(answers: dict[str, Answer], recording: Given) -> Host:
-    """Return a host that gives these answers, called after the files they are from."""
-    names = ", ".join(plain_text(r.name) for r in recording or ())
-    return Host(RecordedBackend(answers), names or "live")
 
 
 def load_policy(path: Path) -> Policy:
@@ -79,16 +58,7 @@ def load_policy(path: Path) -> Policy:
     Raises:
         PolicyError: it cannot be used.
     """
-    from topocheck.checks import threshold_names
-    from topocheck.host.input import read_file
-    from topocheck.policy.load import MAX_BYTES, PolicyError, parse
-    from topocheck.probes.registry import PROBE_NAMES
-
-    try:
-        data = read_file(path, MAX_BYTES, "a short TOML file", name=f"policy {path}")
-    except InputError as e:
-        raise PolicyError(str(e)) from None
-    return parse(data, str(path), threshold_names(), PROBE_NAMES, warn)
+    return read_policy(path, warn)
 
 
 def load_run(path: Path) -> BandwidthReport:

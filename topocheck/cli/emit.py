@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 import msgspec
 import typer
 
+from topocheck.api import host_of
 from topocheck.cli import common
 from topocheck.model.base import InputError
 
@@ -90,7 +91,7 @@ def _look(files: Sequence[Path]) -> Look:
         node = read_node(common.open_host(None))
     else:
         read = read_files(files)
-        node = read_node(common.host_of(read.answers, files))
+        node = read_node(host_of(read.answers, files))
         if read.header is not None and read.header.identifiers == "replaced":
             renamed = "; host names were replaced when it was saved: put the real ones"
     return Look(node, build(node), _source(files, node), renamed)

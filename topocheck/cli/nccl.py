@@ -67,6 +67,7 @@ def env(
         common.emit(given.json_text({"settings": known}) if format_ == "json" else listing)
         return
     node, _ = given.load(from_)
+    of_host = {"hostname": node.system.hostname if isinstance(node.system.hostname, str) else None}
     version = given.version_of(nccl_version, node)
     judged = {
         "nccl_version": ".".join(map(str, version)),
@@ -84,12 +85,12 @@ def env(
         if format_ == "json":
             for e in entries:
                 del e["known"], e["default"]
-            text = given.json_text({"setting": wanted, "default": default, "here": entries, **judged})
+            text = given.json_text({**of_host, "setting": wanted, "default": default, "here": entries, **judged})
         else:
             here = [(s, problems) for s, _, _, problems in found]
             text = render.setting_text(wanted, default, nccl.default_history(wanted.name), here, judged, style)
     elif format_ == "json":
-        text = given.json_text({**judged, "settings": entries})
+        text = given.json_text({**of_host, **judged, "settings": entries})
     else:
         text = render.settings_text(found, judged, style)
     common.emit(text)

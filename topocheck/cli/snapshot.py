@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from topocheck.api import answers_of
 from topocheck.cli import common
 from topocheck.probes.registry import PROBE_SET_VERSION
 
@@ -36,7 +37,7 @@ def save(
 
     identifiers = "kept" if keep_identifiers else "replaced"
     if not from_:
-        answers = common.read_answers(None, cross_check=cross_check)
+        answers = answers_of(None, cross_check=cross_check)
     else:
         from topocheck.readers.files import read_files
 

@@ -442,10 +442,11 @@ class CheckDoc(msgspec.Struct, kw_only=True):
 
 
 class CheckRunDoc(msgspec.Struct, kw_only=True):
-    """The document of `topocheck check`."""
+    """The document of `topocheck check` and `topocheck watch`."""
 
     schema_version: str
     topocheck_version: str
+    hostname: str | None = None
     source: str
     taken_at: str
     policy: dict[str, Any]

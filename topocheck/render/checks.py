@@ -32,6 +32,7 @@ def check_json(outcome: Outcome) -> str:
         doc.CheckRunDoc(
             schema_version=doc.SCHEMA_VERSION,
             topocheck_version=topocheck.__version__,
+            hostname=outcome.hostname or None,
             source=outcome.source,
             taken_at=outcome.taken_at,
             policy=msgspec.to_builtins(outcome.policy),
