@@ -128,7 +128,7 @@ def test_h21_a_polling_port_warns_and_its_rate_is_not_judged() -> None:
 
 def test_h24_gpu_memory_nodes_are_not_far_nodes() -> None:
     c = healthy("h24_gpu_memory_nodes")
-    assert trouble(c) == {("numa.node-mixed", State.WARN)}  # of its NICs
+    assert trouble(c) == set()
     assert [g.memory_node for g in c.topology.gpus] == [2, 10, 18, 26]
     assert [g.cpu_node for g in c.topology.gpus] == [0, 0, 1, 1]
     assert findings("numa.process-far-from-gpus", c) == ()

@@ -45,6 +45,17 @@ def test_one_rail_of_another_mtu() -> None:
         assert word in text
 
 
+def test_one_rail_of_another_netmask() -> None:
+    """A sends to B's 10.3.1.7 through a router, since its network is 10.3.0.0/24; B takes A for a neighbour (/16)."""
+    eth4 = {"addresses": {"eth4": ["10.3.0.1/24"]}}, {"addresses": {"eth4": ["10.3.1.7/16"]}}
+    a, b = (facts(n, **ROCE, **more) for n, more in zip("ab", eth4, strict=True))
+    state, subject, text = problems(a, b)["netmask"]
+    assert (state, subject) == ("warn", "mlx5_3")
+    for word in ("/24 on a", "/16 on b", "prefix length"):
+        assert word in text
+    assert "netmask" not in problems(a, facts("c", **ROCE, addresses={"eth4": ["10.3.0.9/24", "fe80::1/64"]}))
+
+
 def test_a_device_that_one_node_may_not_open() -> None:
     b = facts("b", files={"/dev/infiniband/uverbs1": {"error": "EPERM"}})
     state, _, text = problems(facts("a"), b)["hcas"]
@@ -111,7 +122,8 @@ _JOB = st.builds(
     usable_known=st.booleans(),
     ports=st.lists(
         st.builds(JobPort, place=st.sampled_from(["nic0/1", "nic1/1"]), label=st.just("mlx5_0"),
-                  layer=st.sampled_from(["Ethernet", "InfiniBand"]), mtu=st.sampled_from([0, 1500, 9000])),
+                  layer=st.sampled_from(["Ethernet", "InfiniBand"]), mtu=st.sampled_from([0, 1500, 9000]),
+                  prefix=st.sampled_from([0, 16, 24])),
         max_size=2, unique_by=lambda p: p.place,
     ).map(tuple),
     settings=st.dictionaries(st.sampled_from(["NCCL_ALGO", "NCCL_IB_TC"]), st.sampled_from(["a", "b"])),

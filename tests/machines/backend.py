@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from tests.machines.cuda_answers import Cuda
+from tests.machines.net_files import own_addresses
 from tests.machines.nvml_answers import Nvml
 from tests.machines.tree import Dir, Error, File, Tree, TreeError
 from topocheck.host.base import Answer, HostError, key
@@ -216,14 +217,13 @@ class TreeBackend:
 
     def _network(self, call: str) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        addresses = self.description.get("addresses", {})
         for i, name in enumerate(self.tree.names("/sys/class/net")):
             at = f"/sys/class/net/{name}"
             if call == "net_stats":
                 up = bool(int(self.tree.text(f"{at}/flags"), 16) & 1)
                 out[name] = {"up": up, "speed_mbit_s": 0, "mtu": int(self.tree.text(f"{at}/mtu"))}
                 continue
-            own = addresses.get(name, ["127.0.0.1/8"] if name == "lo" else [f"10.0.{i}.1/24"])
+            own = own_addresses(self.description, name, i)
             entries = [["inet6" if ":" in a else "inet", a.split("/")[0], _mask(a)] for a in own]
             entries.append(["link", self.tree.text(f"{at}/address"), ""])
             out[name] = [e[:2] for e in entries] if call == "net_addresses" else entries

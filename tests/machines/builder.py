@@ -112,7 +112,7 @@ def cached(name: str) -> Machine:
 _TABLES = frozenset(
     "machine system numa pci ports patch gpus gpu nvlink p2p driver nvml cuda nics software_rdma bonds addresses "
     "modules files dmi process limits environment commands psutil software hangs now expect case "
-    "services interfaces".split()
+    "services interfaces network".split()
 )
 
 
@@ -131,6 +131,7 @@ def build(d: Mapping[str, Any], name: str) -> Machine:
         tree.put(f"/sys/fs/cgroup/system.slice/{service}.service/cgroup.events", f"populated {populated}\nfrozen 0")
     if not d.get("system", {}).get("no_pci_ids"):
         tree.put("/usr/share/misc/pci.ids", _pci_ids())
+    net_files.write_routes(tree, d)
     _files(tree, d.get("files", {}), name)
     for command, output in base.commands.items():
         d["commands"].setdefault(command, output)
@@ -157,7 +158,8 @@ class _Base(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _APART = frozenset(
-    "machine p2p nvml cuda addresses files environment commands psutil software hangs now expect case services".split()
+    "machine p2p nvml cuda addresses network files environment commands psutil software hangs now expect case "
+    "services".split()
 )
 """Tables that say nothing of PCI functions, nor of the files that these and the kernel bring."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import re
 from typing import Any
 
@@ -81,6 +82,48 @@ def write(tree: Tree, fs: list[Function], d: dict[str, Any], name: str) -> None:
         tree.put(f"{at}/bonding/xmit_hash_policy", str(told.get("hash", "layer2 0")))
         for slave in told["slaves"]:
             tree.link(f"{tree.resolve(f'/sys/class/net/{slave}')}/master", at)
+
+
+_ROUTE_HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"
+
+
+def _hex(address: str) -> str:
+    return bytes(reversed(ipaddress.IPv4Address(address).packed)).hex().upper()
+
+
+def own_addresses(d: dict[str, Any], name: str, i: int) -> list[str]:
+    """Return the addresses of the i-th interface: `[addresses]`, else one in a subnet of its own."""
+    return list(d.get("addresses", {}).get(name, ["127.0.0.1/8"] if name == "lo" else [f"10.{i >> 8}.{i & 255}.1/24"]))
+
+
+def write_routes(tree: Tree, d: dict[str, Any]) -> None:
+    """Write /proc/net/route (the network of each address, and `routes` of `[network]`), the tables, and conf/*."""
+    own = d.get("network", {})
+    rows = []
+    for i, name in enumerate(tree.names("/sys/class/net")):
+        for a in own_addresses(d, name, i) if name != "lo" else []:
+            net = ipaddress.ip_interface(a).network
+            if net.version == 4:
+                rows.append((name, str(net), "0.0.0.0", 0))
+    for told in own.get("routes", []):  # "10.0.0.0/8 via 10.1.0.254 dev eth5 metric 100"
+        words = told.split()
+        value = {words[k]: words[k + 1] for k in range(1, len(words) - 1, 2)}
+        net = "0.0.0.0/0" if words[0] == "default" else words[0]
+        rows.append((value["dev"], net, value.get("via", "0.0.0.0"), int(value.get("metric", 0))))
+    lines = [_ROUTE_HEAD]
+    for name, net, gateway, metric in rows:
+        flags = "0003" if gateway != "0.0.0.0" else "0001"
+        n = ipaddress.ip_network(net)
+        numbers = f"{flags}\t0\t0\t{metric}\t{_hex(str(n.netmask))}\t0\t0\t0"
+        lines.append(f"{name}\t{_hex(str(n.network_address))}\t{_hex(gateway)}\t{numbers}")
+    tree.put("/proc/net/route", "\n".join(lines) + "\n")
+    tables = ["Main:", "Local:", *(f"Id {n}:" for n in own.get("tables", []))]
+    tree.put("/proc/net/fib_trie", "\n".join(tables) + "\n")
+    conf = {"rp_filter": 2, "arp_ignore": 0, "arp_announce": 0, "arp_filter": 0}
+    for name in ("all", *tree.names("/sys/class/net")):
+        for key, usual in conf.items():
+            told = own.get(name, {}).get(key, own.get(key, usual if name == "all" else 0))
+            tree.put(f"/proc/sys/net/ipv4/conf/{name}/{key}", str(told))
 
 
 def _rdma(tree: Tree, rdma: str, f: Function, told: dict[str, Any], name: str, i: int) -> None:

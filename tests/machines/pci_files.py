@@ -211,6 +211,8 @@ def _function(tree: Tree, f: Function, d: dict[str, Any], base: int, cpus_of_nod
         files |= _aer_files(o)
     if "totalvfs" in o:
         files |= {"sriov_totalvfs": o["totalvfs"], "sriov_numvfs": o.get("numvfs", "0"), "sriov_vf_device": "101e"}
+    if "vpd" in o or f.product.get("vpd"):  # root alone may read it
+        tree.put(f"{at}/vpd", File(f"\x82\x0c\0{o.get('vpd', f.product.get('vpd'))}".encode(), mode=0o600))
     for name, text in files.items():
         tree.put(f"{at}/{name}", text)
     space = config_bytes(f, words)

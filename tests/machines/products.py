@@ -50,6 +50,7 @@ class Product(msgspec.Struct, forbid_unknown_fields=True, rename={"class_": "cla
     rate: Annotated[str, Meta(pattern=r"^[0-9.]+ Gb/sec \([0-9]+X [A-Z0-9]+\)$")] | None = None
     layer: Literal["InfiniBand", "Ethernet"] | None = None
     speed_mbit: Annotated[int, Meta(ge=10, le=10**7)] | None = None
+    vpd: str | None = None
 
 
 def parse_products(text: str) -> dict[str, dict[str, Any]]:

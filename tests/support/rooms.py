@@ -51,7 +51,7 @@ ROOMS = {
     "host/gather": Room("all answers collected by children with deadlines", "host host/live model process"),
     "host/recording": Room("snapshots: written, read, anonymized, exported", "host host/live model"),
     "probes": Room("one file per source: a thin `read(host)` and pure `parse_*` functions", "host knowledge model"),
-    "probes/pci": Room("PCI: sysfs, configuration space, text of lspci", "host model probes"),
+    "probes/pci": Room("PCI: sysfs, configuration space, text of lspci", "host knowledge model probes"),
     "probes/nvml": Room("NVML's answers as facts", "host model"),
     "probes/smi": Room("text of nvidia-smi", "host model"),
     "probes/kept": Room(

@@ -68,7 +68,7 @@ def unless_lost(c: Context, state: State, *names: str) -> State:
     return State.UNKNOWN if lost else state
 
 
-_ASKED_SINCE_2 = r"access:/dev/infiniband/|list:/sys/class/infiniband_verbs$"
+_ASKED_SINCE_2 = r"access:/dev/infiniband/|list:/sys/class/infiniband_verbs$|psutil:net_netmasks$"
 """Questions that recordings of the first set of probes lack, or hold only the first of."""
 
 

@@ -45,6 +45,8 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "physfn": (f"readlink:{_RDMA_CLASS}/[^/]+/device/physfn$",),
     "counters": (f"(list|read):{_PORT}/(hw_)?counters",),
     "verbs": ("(list|access):/dev/infiniband", "list:/sys/class/infiniband_verbs$"),
+    "addresses": ("psutil:net_netmasks$",),
+    "routes": ("read:/proc/net/route", "lines:/proc/net/fib_trie", "read:/proc/sys/net/ipv4/conf/"),
     "interfaces": ("list:/sys/class/net$", "read:/sys/class/net/[^/]+/(flags|operstate)$"),
     # NCCL's settings and its version, wherever they stand.
     "settings": ("environ:$", "process:$", "conf:"),
@@ -77,7 +79,7 @@ PROBES = {
         *("clocks", "fabric", "nvlinks", "nvlink counters", "peer access"),
     ),
     "cuda": ("cuda",),
-    "net": ("rdma", "rate", "gids", "model", "physfn", "counters", "verbs", "interfaces"),
+    "net": ("rdma", "rate", "gids", "model", "physfn", "counters", "verbs", "interfaces", "addresses", "routes"),
     "settings": ("settings", "topology file"),
     "software": ("nccl",),
     "system": ("modules", "iommu", "hypervisor", "container", "versions"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from topocheck.compare.decode import LeanReport
 from topocheck.compare.types import JobFacts, JobPort, JobProblem
 from topocheck.knowledge.job_settings import job_setting
-from topocheck.model.document import NicDoc
+from topocheck.model.document import InterfaceDoc, NicDoc
 
 Named = Sequence[tuple[str, JobFacts]]
 """Nodes with their names."""
@@ -26,7 +26,7 @@ def job_facts(report: LeanReport, slots: dict[str, str], nvlink_domain: str) -> 
         slots: address -> slot.
         nvlink_domain: the NVLink domain beyond the node; empty for none.
     """
-    mtus = {i.name: i.mtu_bytes for i in report.interfaces}
+    interfaces = {i.name: i for i in report.interfaces}
     active = [n for n in report.nics if any(p.state == "ACTIVE" for p in n.ports)]
     known = all(n.opens is not None for n in active)
     return JobFacts(
@@ -35,19 +35,23 @@ def job_facts(report: LeanReport, slots: dict[str, str], nvlink_domain: str) -> 
         refused=tuple(sorted(n.label for n in active if n.opens is False)),
         down=tuple(sorted(n.label for n in report.nics if n not in active and n.ports)),
         usable_known=known or not active,
-        ports=tuple(p for n in report.nics for p in _ports(n, slots, mtus)),
+        ports=tuple(p for n in report.nics for p in _ports(n, slots, interfaces)),
         settings={s.name: s.value for s in report.nccl.settings if s.in_force and job_setting(s.name) is not None},
         imex=_imex(report, nvlink_domain),
         network=report.nccl.network or "",
     )
 
 
-def _ports(n: NicDoc, slots: dict[str, str], mtus: dict[str, int | None]) -> Iterable[JobPort]:
-    sizes = [m for name in n.netdevs if (m := mtus.get(name)) is not None]
+def _ports(n: NicDoc, slots: dict[str, str], interfaces: dict[str, InterfaceDoc]) -> Iterable[JobPort]:
+    own = [interfaces[name] for name in n.netdevs if name in interfaces]
+    sizes = [int(i.mtu_bytes) for i in own if i.mtu_bytes is not None]
+    lengths = {x for i in own for x in i.ipv4_prefix_lengths or ()}
     for p in n.ports:
         if p.state == "ACTIVE" and p.link_layer in ("InfiniBand", "Ethernet"):
-            mtu = min(sizes) if sizes and p.link_layer == "Ethernet" else 0
-            yield JobPort(f"{slots[n.address]}/{p.port}", n.label, p.link_layer, mtu)
+            ethernet = p.link_layer == "Ethernet"
+            mtu = min(sizes) if sizes and ethernet else 0
+            prefix = next(iter(lengths)) if len(lengths) == 1 and ethernet else 0
+            yield JobPort(f"{slots[n.address]}/{p.port}", n.label, p.link_layer, mtu, prefix)
 
 
 def _imex(report: LeanReport, nvlink_domain: str) -> str:
@@ -169,6 +173,18 @@ def _per_port(nodes: Named) -> Iterable[JobProblem]:
                 fix=f"set one MTU on this rail: ip link set dev IF mtu {max(int(v) for v, _ in mtus)} on every node, "
                 "and the same on every switch port between them",
                 values=mtus,
+            )
+        lengths = _by_port(at, lambda p: f"/{p.prefix}" if p.prefix else "")
+        if len(lengths) > 1:
+            yield JobProblem(
+                state="warn",
+                what="netmask",
+                subject=label,
+                title=f"the netmask of {label} differs: {_told(lengths)}",
+                consequence="one side takes the other for its neighbour, and the other sends to a router: connections "
+                "between them time out, or take another way back",
+                fix="give the interfaces of this rail the same prefix length on every node",
+                values=lengths,
             )
 
 

@@ -49,12 +49,18 @@ class RailPort(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JobPort(msgspec.Struct, frozen=True, array_like=True):
-    """An active port: its place (`nic3/1`), the device's name, link layer, and the interface's MTU (0: not known)."""
+    """An active port: its place (`nic3/1`), the device's name and link layer.
+
+    Attributes:
+        mtu: of an Ethernet port's interface; 0: not known.
+        prefix: length of that interface's IPv4 network; 0: none, several, or not known.
+    """
 
     place: str
     label: str
     layer: str
     mtu: int = 0
+    prefix: int = 0
 
 
 class JobFacts(msgspec.Struct, frozen=True, array_like=True):

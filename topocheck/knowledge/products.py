@@ -39,6 +39,11 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     c2c_gb_s: Annotated[float, Meta(gt=0, le=10000)] | None = None
     source: Source
 
+    @property
+    def hides_switches(self) -> bool:
+        """Whether its NVSwitches are no PCI devices: NVLink 5 on one baseboard (HGX B200, B300)."""
+        return self.fabric is True and not self.multi_node_fabric and (self.nvlink_version or 0) >= 5
+
 
 _PRODUCTS = Table("products", Product, key=("name",))
 

@@ -229,6 +229,7 @@ class InterfaceDoc(Doc, kw_only=True):
     is_virtual: bool | None = None
     bond_mode: str | None = None
     bond_hash_policy: str | None = None
+    ipv4_prefix_lengths: list[int] | None = None
     operstate: str | None = None
 
 

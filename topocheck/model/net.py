@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import msgspec
 
 from topocheck.model.base import ABSENT, NOT_RECORDED, Fact, Missing, known
@@ -72,6 +74,7 @@ class NetInterface(Fact, frozen=True, kw_only=True):
 
     Attributes:
         bond_mode, bond_hash_policy: of a bond, the kernel's word (`802.3ad`, `layer3+4`).
+        ip_netmasks: of each of `ip_addresses`, as `255.255.255.0` or `ffff:ffff::`; empty where none was given.
     """
 
     name: str
@@ -86,13 +89,56 @@ class NetInterface(Fact, frozen=True, kw_only=True):
     bond_mode: str | Missing = ABSENT
     bond_hash_policy: str | Missing = ABSENT
     ip_addresses: tuple[str, ...] | Missing = ABSENT
+    ip_netmasks: tuple[str, ...] | Missing = NOT_RECORDED
     is_virtual: bool | Missing = ABSENT
+
+
+def ipv4_networks(i: NetInterface) -> tuple[ipaddress.IPv4Interface, ...]:
+    """Return the IPv4 addresses of an interface with their networks; none where the netmasks are not known."""
+    if isinstance(i.ip_addresses, Missing) or isinstance(i.ip_netmasks, Missing):
+        return ()
+    out = []
+    for address, mask in zip(i.ip_addresses, i.ip_netmasks, strict=False):
+        try:
+            out.append(ipaddress.IPv4Interface(f"{address}/{mask}"))
+        except ValueError:  # IPv6, or without a netmask
+            continue
+    return tuple(out)
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One IPv4 route of the main table: `destination` with its length, `gateway` empty where there is none."""
+
+    interface: str
+    destination: str
+    gateway: str = ""
+    metric: int = 0
+
+
+class InterfaceFilters(Fact, frozen=True, kw_only=True):
+    """What the kernel asks of packets of an interface, as it counts (Documentation/networking/ip-sysctl.rst).
+
+    Attributes:
+        rp_filter: 1 drops packets whose way back leaves by another interface; 2 if none does; 0 asks nothing.
+        arp_ignore: from 1 on, an interface answers for its own addresses only.
+        arp_announce: from 1 on, an interface avoids the addresses of others in its questions.
+        arp_filter: 1 answers only where the way back leaves by the same interface.
+    """
+
+    name: str
+    rp_filter: int | Missing = ABSENT
+    arp_ignore: int | Missing = ABSENT
+    arp_announce: int | Missing = ABSENT
+    arp_filter: int | Missing = ABSENT
 
 
 class NetFacts(Fact, frozen=True, kw_only=True):
     """All RDMA devices and interfaces; `verbs_devices` are the names under /dev/infiniband.
 
-    `verbs_opens`: name (`uverbs0`) -> whether this process may open it.
+    Attributes:
+        verbs_opens: name (`uverbs0`) -> whether this process may open it.
+        routes: the main table; `other_tables`: whether there are others, so that policy routing may be in use.
+        filters: of the interfaces that share a subnet; of others they decide nothing, and are not read.
     """
 
     rdma: tuple[RdmaDevice, ...] | Missing = ABSENT
@@ -100,3 +146,6 @@ class NetFacts(Fact, frozen=True, kw_only=True):
     verbs_devices: tuple[str, ...] | Missing = ABSENT
     verbs_accessible: bool | Missing = ABSENT
     verbs_opens: dict[str, bool | Missing] = msgspec.field(default_factory=dict)
+    routes: tuple[Route, ...] | Missing = NOT_RECORDED
+    other_tables: bool | Missing = NOT_RECORDED
+    filters: tuple[InterfaceFilters, ...] = ()

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from topocheck.model.base import ABSENT, Fact, Missing
+from topocheck.model.base import ABSENT, NOT_RECORDED, Fact, Missing
 
 
 class PortType(enum.StrEnum):
@@ -88,6 +88,8 @@ class PciDevice(Fact, frozen=True, kw_only=True):
         target_speed_gt_s: the highest speed that the port may train to (Link Control 2 bits 3:0).
         autonomous_speed_disabled: the hardware may not change the speed by itself (Link Control 2 bit 5).
         dpc_triggered: downstream port containment has fired and keeps the link down (DPC status bit 0).
+        manages_nvswitch: of an InfiniBand function on a board whose NVSwitches are hidden: its vital product data,
+            which root alone may read, calls it one that manages them (`SMDL=SW_MNG`).
         p2p_clique: clique from NVIDIA's vendor capability with the signature "P2P".
     """
 
@@ -150,6 +152,7 @@ class PciDevice(Fact, frozen=True, kw_only=True):
     acs_control_word: int | Missing = ABSENT
     dpc_triggered: bool | Missing = ABSENT
     p2p_clique: int | Missing = ABSENT
+    manages_nvswitch: bool | Missing = NOT_RECORDED
 
     @property
     def acs(self) -> AcsControl | Missing:

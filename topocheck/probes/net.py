@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from topocheck.host.base import Host, HostError
-from topocheck.model.base import ABSENT, Missing, known
+from topocheck.model.base import ABSENT, NOT_RECORDED, Missing, known
 from topocheck.model.names import natural_key
 from topocheck.model.net import NetFacts
 from topocheck.probes.netdev import read_interfaces
 from topocheck.probes.rdma import MAX_DEVICES, read_rdma
+from topocheck.probes.routes import read_filters, read_other_tables, read_routes
 from topocheck.probes.sysfs_reader import list_or_missing
 
 VERBS = "/dev/infiniband"
@@ -39,9 +40,16 @@ def read(host: Host) -> NetFacts:
     """Read RDMA devices, interfaces and the verbs devices."""
     verbs = list_or_missing(host, VERBS)
     opens = _verbs_opens(host, verbs)
+    rdma = read_rdma(host)
+    interfaces = read_interfaces(host)
+    # Routes say something only beside netmasks, which older recordings do not have.
+    masks = known(interfaces) and any(known(i.ip_netmasks) for i in interfaces)
     return NetFacts(
-        rdma=read_rdma(host),
-        interfaces=read_interfaces(host),
+        rdma=rdma,
+        interfaces=interfaces,
+        routes=read_routes(host) if masks else NOT_RECORDED,
+        other_tables=read_other_tables(host) if masks else NOT_RECORDED,
+        filters=read_filters(host, interfaces) if masks else (),
         verbs_devices=tuple(sorted(verbs, key=natural_key)) if known(verbs) else verbs,
         verbs_accessible=_all_open(verbs, opens),
         verbs_opens=opens,

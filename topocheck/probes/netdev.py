@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from topocheck.host.base import Host, HostError
-from topocheck.model.base import ABSENT, Missing, Reason, known, unparsable
+from topocheck.model.base import ABSENT, NOT_RECORDED, Missing, Reason, known, unparsable
 from topocheck.model.names import natural_key
 from topocheck.model.net import NetInterface
 from topocheck.probes.rdma import address_in_path, device_address
@@ -19,7 +19,8 @@ _SPEED_UNKNOWN = frozenset({"-1", "4294967295", "65535", "0"})
 MAX_INTERFACES = 1 << 12
 """Interfaces of one network namespace; a host of containers has one or two for each."""
 
-Addresses = dict[str, tuple[str, ...]]
+Addresses = dict[str, tuple[tuple[str, str], ...]]
+"""Interface -> its IP addresses, each with its netmask; empty where the answer has none."""
 
 
 def parse_speed(text: str) -> int | Missing:
@@ -43,21 +44,31 @@ def parse_mtu(text: str) -> int | Missing:
 
 
 def parse_addresses(answer: object) -> Addresses:
-    """Return interface -> IP addresses without their scope, from psutil's answer; other forms are left out."""
+    """Return what psutil answered, addresses without their scope; entries of other forms are left out."""
     out: Addresses = {}
     if not isinstance(answer, dict):
         return out
     for name, entries in answer.items():
         pairs = [e for e in entries if isinstance(e, list | tuple) and len(e) >= 2] if isinstance(entries, list) else []
-        out[str(name)] = tuple(str(e[1]).partition("%")[0] for e in pairs if str(e[0]) in ("inet", "inet6"))
+        out[str(name)] = tuple(
+            (str(e[1]).partition("%")[0], str(e[2]) if len(e) > 2 else "")
+            for e in pairs
+            if str(e[0]) in ("inet", "inet6")
+        )
     return out
 
 
-def _addresses(host: Host) -> Addresses | Missing:
+def _addresses(host: Host) -> tuple[Addresses | Missing, bool]:
+    """Return the addresses, and whether their netmasks were asked for: older recordings have none."""
     try:
-        return parse_addresses(host.psutil("net_addresses"))
+        return parse_addresses(host.psutil("net_netmasks")), True
     except HostError as e:
-        return e.missing()
+        if e.reason is not Reason.NOT_RECORDED:
+            return e.missing(), True
+    try:
+        return parse_addresses(host.psutil("net_addresses")), False
+    except HostError as e:
+        return e.missing(), False
 
 
 def _place(host: Host, path: str) -> tuple[str | Missing, bool | Missing]:
@@ -85,7 +96,9 @@ def _first_word(text: str) -> str | Missing:
     return words[0] if words else ABSENT
 
 
-def _interface(host: Host, name: str, bonds: frozenset[str], addresses: Addresses | Missing) -> NetInterface:
+def _interface(
+    host: Host, name: str, bonds: frozenset[str], addresses: Addresses | Missing, masks: bool
+) -> NetInterface:
     path = f"{CLASS}/{name}"
     folder = Folder(host, path)
     address, virtual = _place(host, path)
@@ -96,6 +109,7 @@ def _interface(host: Host, name: str, bonds: frozenset[str], addresses: Addresse
     flags = folder.value("flags", parse_flags)
     is_bond = name in bonds or (virtual is True and isinstance(flags, int) and bool(flags & _IFF_MASTER))
     slaves = folder.text("bonding/slaves") if is_bond else ""
+    own = addresses.get(name, ()) if known(addresses) else addresses
     return NetInterface(
         source=path,
         raw=folder.raw,
@@ -110,7 +124,8 @@ def _interface(host: Host, name: str, bonds: frozenset[str], addresses: Addresse
         bond_master=master,
         bond_mode=folder.value("bonding/mode", _first_word) if is_bond else ABSENT,
         bond_hash_policy=folder.value("bonding/xmit_hash_policy", _first_word) if is_bond else ABSENT,
-        ip_addresses=addresses.get(name, ()) if known(addresses) else addresses,
+        ip_addresses=tuple(a for a, _ in own) if known(own) else own,
+        ip_netmasks=tuple(m for _, m in own) if masks and known(own) else NOT_RECORDED,
         is_virtual=virtual,
     )
 
@@ -122,7 +137,7 @@ def read_interfaces(host: Host) -> tuple[NetInterface, ...] | Missing:
         return names
     masters = Folder(host, CLASS).text("bonding_masters") if "bonding_masters" in names else ""
     bonds = frozenset(masters.split()) if isinstance(masters, str) else frozenset[str]()
-    addresses = _addresses(host)
+    addresses, masks = _addresses(host)
     listed = sorted((n for n in names if n != "bonding_masters"), key=natural_key)
     listed = host.at_most(listed, MAX_INTERFACES, "network interfaces")
-    return tuple(_interface(host, n, bonds, addresses) for n in listed)
+    return tuple(_interface(host, n, bonds, addresses, masks) for n in listed)

@@ -12,7 +12,7 @@ _OF_PROBE = {
     "pci": rf"(list|read|readlink|realpath):{_PCI}",
     "numa": r"read:/sys/devices/system/(node|cpu)/",
     "system": r"(read|lines|list|kernel_options|stat):(/proc/|/etc/|/boot/|/sys/(module|class/(dmi|iommu)|kernel)|$)",
-    "net": r"(list|read|realpath|readlink|psutil):(/sys/class/(infiniband|net)|/dev/infiniband|net_addresses)",
+    "net": r"(list|read|realpath|readlink|psutil):(/sys/class/(infiniband|net)|/dev/infiniband|net_[an])",
     "limits": r"(read|stat|statvfs|list):(/proc/self/limits|/dev/shm)",
     "settings": r"(environ|conf):|read:.*\.xml$",
     "software": r"(list|read|readlink|run):(.*packages|/usr/local/cuda|.*libnccl)",

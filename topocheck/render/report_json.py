@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from topocheck.model import document as doc
 from topocheck.model.base import ABSENT, Evidence, Finding, Missing, ReasonStep, known
-from topocheck.model.net import NetFacts
+from topocheck.model.net import NetFacts, NetInterface, ipv4_networks
 from topocheck.model.system import Setting
 from topocheck.render.quoting import json_text
 from topocheck.render.words import gpu_connection
@@ -39,6 +39,13 @@ def fill(kind: type[D], *sources: object, **given: Any) -> D:
             value = None
         values[name] = list(value) if isinstance(value, tuple) else value
     return kind(missing=missing, **values)
+
+
+def _prefix_lengths(i: NetInterface) -> tuple[int, ...] | Missing:
+    """Return the lengths of an interface's IPv4 networks, link-local ones left out; nodes of one job compare them."""
+    if isinstance(i.ip_netmasks, Missing):
+        return i.ip_netmasks
+    return tuple(sorted({n.network.prefixlen for n in ipv4_networks(i) if not n.ip.is_link_local}))
 
 
 _NOTHING = object()
@@ -93,7 +100,10 @@ def report_document(report: Report, version: str) -> doc.ReportDoc:
         accelerators=[_gpu(g) for g in topology.accelerators],
         nics=[_nic(n, node.net) for n in topology.nics],
         switch_nics=[_nic(n, node.net) for n in topology.switch_nics],
-        interfaces=[fill(doc.InterfaceDoc, i) for i in (node.net.interfaces if known(node.net.interfaces) else ())],
+        interfaces=[
+            fill(doc.InterfaceDoc, i, ipv4_prefix_lengths=_prefix_lengths(i))
+            for i in (node.net.interfaces if known(node.net.interfaces) else ())
+        ],
         numa_nodes=[fill(doc.NumaNodeDoc, n) for n in (node.numa.nodes if known(node.numa.nodes) else ())],
         pci=[_pci(d, topology) for d in devices],
         paths=[_path(p) for p in topology.paths],

@@ -26,28 +26,27 @@ _NARROW_LANES = 4
 def lives_behind_hidden_switches(gpu: Gpu) -> bool:
     """Tell whether a GPU is of a board whose NVSwitches are not PCI devices: NVLink 5 on one baseboard (B200, B300)."""
     product = product_of(gpu)
-    return (
-        product is not None
-        and product.fabric is True
-        and not product.multi_node_fabric
-        and (product.nvlink_version or 0) >= 5
-    )
+    return product is not None and product.hides_switches
 
 
 def switch_management(
     gpus: Iterable[Gpu], devices: Mapping[str, PciDevice], places: Mapping[str, Chain], tree: Mapping[str, TreeNode]
 ) -> frozenset[str]:
-    """Return the addresses of the functions that manage NVSwitches; root alone may read their VPD, which names them.
+    """Return the addresses of the functions that manage NVSwitches.
 
-    So they are known by what all can read: InfiniBand functions of ConnectX-7 with a narrow link, that share no PCIe
-    switch with a GPU, on a board whose switches are hidden.
+    Their VPD names them, and root alone may read it. Where it could not be read they are known by what all can read:
+    InfiniBand functions of ConnectX-7 with a narrow link, that share no PCIe switch with a GPU, on a board whose
+    switches are hidden.
     """
     behind = [g for g in gpus if lives_behind_hidden_switches(g)]
     if not behind or nvswitches(devices.values()):
         return frozenset()
+    named = frozenset(a for a, d in devices.items() if d.manages_nvswitch is True)
     near = {e for g in behind for e in places.get(g.address, ())[:-1] if e in tree and tree[e].role == "upstream_port"}
-    return frozenset(
-        a for a, d in devices.items() if _is_candidate(d) and not near.intersection(places.get(a, ())[:-1])
+    return named | frozenset(
+        a
+        for a, d in devices.items()
+        if not known(d.manages_nvswitch) and _is_candidate(d) and not near.intersection(places.get(a, ())[:-1])
     )
 
 

@@ -303,6 +303,9 @@ _FILTERS: dict[str, Filter] = {
 _PACKAGES = _names(r"[A-Za-z0-9][A-Za-z0-9._\-]*-[0-9][^/]*\.(?:dist-info|egg-info)")
 _TORCH = _lines(r"(?:__version__|cuda)\s*(?::[^=\n]{0,40})?=\s*['\"][^'\"\n]{0,80}['\"]")
 
+_VPD = _found("SMDL=SW_MNG")
+"""Of a NIC's vital product data, which has its serial number, only whether it is one that manages NVSwitches."""
+
 
 def kept(question: str, answer: Answer) -> Answer:
     """Return what may enter of an answer; an answer to which no rule applies is returned as it is."""
@@ -314,4 +317,6 @@ def kept(question: str, answer: Answer) -> Answer:
         keep = _PACKAGES
     elif keep is None and kind == "read" and subject[0].endswith("/torch/version.py"):
         keep = _TORCH
+    elif keep is None and kind == "read" and subject[0].endswith("/vpd"):
+        keep = _VPD
     return answer if keep is None else keep(answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -166,14 +167,63 @@ def names(r: Redaction, answer: Answer) -> Answer:
 
 
 def addresses(r: Redaction, answer: Answer) -> Answer:
-    """Return the addresses of one interface, each with its family."""
+    """Return the addresses of one interface, each with its family, and its netmask where it has one."""
     if not isinstance(answer, list):
         return scalar(r, answer)
     entries = [e for e in answer if isinstance(e, list) and len(e) > 1]
-    return [[_FAMILY(r, str(kind)), _address(r, str(text))] for kind, text, *_ in entries]
+    return [
+        [_FAMILY(r, str(kind)), _address(r, str(text)), *(_NETMASK(r, str(m)) for m in more[:1])]
+        for kind, text, *more in entries
+    ]
 
 
 _FAMILY = one_of("inet inet6 link")
+
+
+def _is_netmask(text: str) -> bool:
+    """Tell whether a text is the netmask of some length, of either family."""
+    try:
+        return bool(ipaddress.ip_network(f"{'::' if ':' in text else '0.0.0.0'}/{_ones(text)}"))
+    except ValueError:
+        return False
+
+
+def _ones(text: str) -> str:
+    """Return the length of a netmask in digits."""
+    mask = ipaddress.ip_address(text)
+    ones = int(mask).bit_count()
+    if int(mask) != (1 << mask.max_prefixlen) - (1 << (mask.max_prefixlen - ones)):
+        raise ValueError(text)
+    return str(ones)
+
+
+_NETMASK = Form("a netmask", lambda r, text: text if _is_netmask(text) else r.unknown(text))
+_ROUTE = re.compile(
+    r"(\S{1,15})(\s+[0-9A-Fa-f]{8})(\s+[0-9A-Fa-f]{8})((?:\s+[0-9A-Fa-f]{1,10}){4})(\s+[0-9A-Fa-f]{8})((?:\s+[0-9]{1,10}){3})"
+)
+
+
+def _route(r: Redaction, text: str) -> str | None:
+    """Return a line of /proc/net/route: the interface's name as elsewhere, addresses replaced, the netmask kept.
+
+    A destination's bits beyond the netmask stay zero, so that it goes on being the network of its interface.
+    """
+    if text.startswith("Iface"):
+        return text if re.fullmatch(r"[A-Za-z\s]{20,120}", text) else None
+    m = _ROUTE.fullmatch(text)
+    if m is None:
+        return None
+    mask = int.from_bytes(bytes.fromhex(m[5].strip()), "little")
+
+    def replaced(found: str, keep: int) -> str:
+        at = len(found) - 8
+        value = int.from_bytes(bytes.fromhex(found[at:]), "little")
+        return found[:at] + (r.map.ipv4(value) & keep).to_bytes(4, "little").hex().upper()
+
+    return r.device(m[1]) + replaced(m[2], mask) + replaced(m[3], 0xFFFFFFFF) + m[4] + m[5] + m[6]
+
+
+ROUTE = Form("names of interfaces, as elsewhere; addresses, replaced; numbers", _route)
 
 
 def _address(r: Redaction, text: str) -> str:

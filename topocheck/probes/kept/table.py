@@ -35,7 +35,7 @@ from topocheck.host.recording.forms import (
     one_of,
     scalar,
 )  # fmt: skip
-from topocheck.probes import modules, net_plugins, nvidia_procfs, nvml_library, rdma
+from topocheck.probes import modules, net_plugins, nvidia_procfs, nvml_library, rdma, routes
 from topocheck.probes.kept import forms as own
 from topocheck.probes.kept import texts
 from topocheck.probes.kept.config import config_space
@@ -90,6 +90,7 @@ ROWS = (
     Kept("read", f"{_PCI}/local_cpulist", CPU_LIST),
     Kept("read", f"{_PCI}/resource", lines(exactly("numbers", "0x[0-9a-f]{16} 0x[0-9a-f]{16} 0x[0-9a-f]{16}"))),
     Kept("read", f"{_PCI}/config{{numbers}}", config_space, "the registers that are read; a serial number is replaced"),
+    Kept("read", f"{_PCI}/vpd{{numbers}}", one_of("SMDL=SW_MNG"), "whether it says SMDL=SW_MNG; nothing else of it"),
     Kept("read", f"{_PCI}/aer_dev_{{correctable nonfatal fatal}}", lines(own.AER_LINE)),
     Kept("readlink", f"{_PCI}/driver", own.link(own.DRIVER)),
     Kept("readlink", f"{_PCI}/iommu_group", own.link(NUMBER)),
@@ -142,7 +143,12 @@ ROWS = (
     Kept("read", f"{_NET}/bonding/{{mode xmit_hash_policy}}",
          exactly("words of the kernel", r"[a-z0-9.+\-]{1,24} [0-9]{1,2}")),
     Kept("read", "/sys/class/net/bonding_masters", own.DEVICES),
-    Kept("psutil", "net_addresses", mapping(DEVICE, own.addresses), "names of interfaces; addresses, replaced"),
+    Kept("psutil", "{net_addresses net_netmasks}", mapping(DEVICE, own.addresses),
+         "names of interfaces; addresses, replaced; netmasks"),
+    Kept("read", f"{routes.FILE}{{numbers}}", lines(own.ROUTE)),
+    Kept("lines", f"{routes.TABLES}|Id ", exactly("numbers of routing tables", "Id [0-9]{1,10}:", drop=True)),
+    Kept("read", f"{routes.CONF}/all/{{{' '.join(routes.FILTERS)}}}", NUMBER),
+    Kept("read", f"{routes.CONF}/{{net}}/{{{' '.join(routes.FILTERS)}}}", NUMBER),
     # -- processors and memory
     Kept("read", f"{_NODE}/{{online has_cpu has_memory}}", CPU_LIST),
     Kept("read", f"{_NODE}/node{{n}}/cpulist", CPU_LIST),

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from topocheck.host.base import Host, HostError
+from topocheck.knowledge.products import find_product
 from topocheck.model.address import address_key, normalize_address
 from topocheck.model.base import ABSENT, Missing, Reason
 from topocheck.model.node import PciFacts
@@ -78,6 +79,7 @@ def read(host: Host) -> PciFacts:
     _add_slots(host, devices)
     _add_virtual_functions(devices)
     _add_names(host, devices)
+    _add_management(host, devices)
     found = tuple(PciDevice(**devices[a]) for a in sorted(devices, key=address_key))
     return PciFacts(devices=found)
 
@@ -276,6 +278,37 @@ def _add_virtual_functions(devices: dict[str, dict[str, Any]]) -> None:
     for address, members in virtual.items():
         if address in devices:
             devices[address]["virtfns"] = tuple(sorted(members, key=address_key))
+
+
+def _add_management(host: Host, devices: dict[str, dict[str, Any]]) -> None:
+    """Add which InfiniBand functions manage NVSwitches, on boards where these are no PCI devices.
+
+    Reading vital product data takes tens of milliseconds a card, so no other machine is asked.
+    """
+    gpus = {d["device_id"] for d in devices.values() if d["vendor_id"] == pci_config.NVIDIA}
+    boards = (find_product(None, i) for i in gpus if not isinstance(i, Missing))
+    if not any(b is not None and b.hides_switches for b in boards):
+        return
+    for d in devices.values():
+        if d["vendor_id"] != _MELLANOX or isinstance(d["class_code"], Missing) or not isinstance(d["physfn"], Missing):
+            continue
+        if d["class_code"] >> 8 == _INFINIBAND:
+            name = str(d["source"]).rpartition("/")[2]
+            d["manages_nvswitch"] = found = _manages(host, name)
+            d["raw"]["vpd"] = f"!{found}" if isinstance(found, Missing) else _SWITCH_MARK if found else "(no SW_MNG)"
+
+
+_INFINIBAND = 0x0207
+_SWITCH_MARK = "SMDL=SW_MNG"
+"""What the VPD of these functions says (NVIDIA Fabric Manager User Guide; nvidia-fabricmanager-start.sh)."""
+VPD_BYTES = 1024
+
+
+def _manages(host: Host, name: str) -> bool | Missing:
+    try:
+        return _SWITCH_MARK.encode() in host.read_bytes(f"{DEVICES}/{name}/vpd", VPD_BYTES)
+    except HostError as e:
+        return e.missing()
 
 
 def _add_names(host: Host, devices: dict[str, dict[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 from topocheck.readers.base import Answers, Reader, numbered
@@ -40,8 +41,8 @@ def read(text: str) -> Answers:
                 found.put(at, f"../{master[1]}", "readlink", f"{_CLASS}/{name}/master")
         elif m := _ETHTOOL.match(line):
             settings, name = m[1], ""
-        elif name and (m := re.match(r"\s+(inet6?) ([0-9a-fA-F.:]{2,45})(?:/[0-9]{1,3})?", line)):
-            addresses[name].append([m[1], m[2]])
+        elif name and (m := re.match(r"\s+(inet6?) ([0-9a-fA-F.:]{2,45})(?:/([0-9]{1,3}))?", line)):
+            addresses[name].append([m[1], m[2], _netmask(m[1], m[3])])
         elif settings and (m := re.match(r"\s+Speed: (?:([0-9]{1,9})Mb/s|Unknown!)", line)):
             found.file(at, f"{_CLASS}/{settings}/speed", m[1] or "-1")
         elif settings and line.strip() and not line[:1].isspace():
@@ -49,8 +50,17 @@ def read(text: str) -> Answers:
     if names:
         found.names(1, _CLASS, names, whole=True)
         if any(addresses.values()):
-            found.put(1, addresses, "psutil", "net_addresses")
+            found.put(1, addresses, "psutil", "net_netmasks")
     return found
+
+
+def _netmask(family: str, length: str | None) -> str:
+    """Return `255.255.255.0` of 24, as psutil does; empty where ip gives no length, or one that cannot be."""
+    try:
+        any_address = "::" if family == "inet6" else "0.0.0.0"
+        return str(ipaddress.ip_network(f"{any_address}/{length}").netmask)
+    except ValueError:
+        return ""
 
 
 READER = Reader(

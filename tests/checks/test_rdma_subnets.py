@@ -1,0 +1,68 @@
+"""RoCE ports that share a subnet, and ports from which no route leads on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.checks.support import Row, assert_row
+from topocheck.model.base import State
+
+F, W, N, U = State.FAIL, State.WARN, State.NOTE, State.UNKNOWN
+HGX = "hgx_h100_cx7"
+PAIR = """
+root 0000:00 node=0
+  rp 01.0 5x16
+    h100_sxm
+  rp 02.0 5x16
+    cx7 rdma=mlx5_0 net=eth2 layer=Ethernet
+  rp 03.0 5x16
+    cx7 rdma=mlx5_1 net=eth3 layer=Ethernet
+"""
+ONE = {"eth2": ["10.1.0.5/24"], "eth3": ["10.1.0.6/24"]}
+ROUTED = {"eth2": ["10.1.0.5/31"], "eth3": ["10.1.2.6/31"]}
+ONWARD = ["10.0.0.0/8 via 10.1.0.4 dev eth2", "10.0.0.0/8 via 10.1.2.7 dev eth3"]
+
+
+def _pair(**more: Any) -> dict[str, Any]:
+    return {"pci": {"tree": PAIR}, **more}
+
+
+ROWS = [
+    Row(id="rdma.same-subnet", machine="h78_one_subnet", state=W, subject="node", says=("eth1, eth2", "10.7.0.0/24")),
+    Row(id="rdma.same-subnet", machine=HGX, change=_pair()),
+    Row(id="rdma.same-subnet", machine=HGX),
+    Row(id="rdma.same-subnet", machine=HGX, change=_pair(addresses=ONE), state=W, subject="node",
+        says=("eth2, eth3", "10.1.0.0/24", "arp_ignore", "status 12", "a subnet of its own")),
+    # set up for one subnet, as some providers do it
+    Row(id="rdma.same-subnet", machine=HGX, change=_pair(addresses=ONE, network={"arp_ignore": 1, "arp_announce": 2})),
+    Row(id="rdma.same-subnet", machine=HGX, state=W, says=("rp_filter 1",),
+        change=_pair(addresses=ONE, network={"arp_ignore": 1, "arp_announce": 2, "rp_filter": 1})),
+    Row(id="rdma.same-subnet", machine=HGX, state=W, says=("arp_announce 0",),
+        change=_pair(addresses=ONE, network={"arp_ignore": 2})),
+    # policy routing: what it does is not read
+    Row(id="rdma.same-subnet", machine=HGX, change=_pair(addresses=ONE, network={"tables": [100]}), state=N),
+    Row(id="rdma.same-subnet", machine=HGX, change=_pair(addresses=ONE, network={"tables": [100], "arp_filter": 1})),
+    Row(id="rdma.same-subnet", machine=HGX, state=U, change=_pair(addresses=ONE,
+        files={"/proc/sys/net/ipv4/conf/all/arp_ignore": {"error": "EACCES"}})),
+    Row(id="rdma.same-subnet", machine=HGX, applies=False,
+        change={"pci": {"tree": PAIR.replace(" layer=Ethernet", "")}, "addresses": ONE}),  # IPoIB
+    # routed fabrics
+    Row(id="rdma.no-route", machine=HGX, change=_pair(), applies=False),
+    Row(id="rdma.no-route", machine=HGX, change=_pair(addresses=ROUTED), state=W, subject="node",
+        says=("eth2 (10.1.0.5/31), eth3 (10.1.2.6/31)", "have no route", "dev eth2")),
+    Row(id="rdma.no-route", machine=HGX, state=W, says=("leave by lo, the default route",),
+        change=_pair(addresses=ROUTED, network={"routes": ["default via 10.9.0.1 dev lo"]})),
+    Row(id="rdma.no-route", machine=HGX, change=_pair(addresses=ROUTED, network={"routes": ONWARD})),
+    Row(id="rdma.no-route", machine=HGX, change=_pair(addresses=ROUTED, network={"routes": ONWARD[:1]}), state=W,
+        says=("eth3 (10.1.2.6/31), whose subnet",)),
+    Row(id="rdma.no-route", machine=HGX, change=_pair(addresses=ROUTED, network={"tables": [7]}), applies=False),
+    Row(id="rdma.no-route", machine=HGX, state=U,
+        change=_pair(addresses=ROUTED, files={"/proc/net/route": {"error": "EACCES"}})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_rows(row: Row) -> None:
+    assert_row(row)

@@ -1,0 +1,192 @@
+"""IPv4 addresses of RoCE ports: several ports in one subnet, and ports from which no route leads to other nodes."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+
+from topocheck.checks.registry import Context, check, not_applicable, once
+from topocheck.checks.shared.common import listed
+from topocheck.checks.shared.settings import active_nics, no_active_nic
+from topocheck.checks.sources import Needs
+from topocheck.model.base import Evidence, Finding, Missing, State, known
+from topocheck.model.net import InterfaceFilters, NetInterface, ipv4_networks
+from topocheck.topology.types import Nic
+
+Port = tuple[Nic, NetInterface, ipaddress.IPv4Interface]
+"""A NIC, its interface, and an address of that."""
+_PAIR_LENGTH = 30
+"""From this length of a prefix on, a subnet has two hosts: the port and its switch (RFC 3021 for 31)."""
+
+
+@once
+def _ports(c: Context) -> tuple[Port, ...]:
+    """Return the IPv4 addresses of active RoCE ports; link-local ones reach nobody beyond a switch."""
+    out: list[Port] = []
+    for n in active_nics(c):
+        layers = {p.link_layer for p in (n.rdma.ports if n.rdma is not None else ()) if p.state == "ACTIVE"}
+        if "Ethernet" in layers:
+            out += [(n, i, a) for i in n.interfaces for a in ipv4_networks(i) if not a.ip.is_link_local]
+    return tuple(out)
+
+
+def _judged(c: Context) -> tuple[Port, ...]:
+    if not active_nics(c):
+        raise not_applicable(no_active_nic(c))
+    found = _ports(c)
+    if not found:
+        raise not_applicable("no active RoCE port with an IPv4 address and a netmask that are known")
+    return found
+
+
+def _address(i: NetInterface, a: ipaddress.IPv4Interface) -> Evidence:
+    return Evidence(f"address of {i.name}", str(a))
+
+
+@check(
+    "rdma.same-subnet",
+    title="RoCE ports share a subnet, and the kernel mixes them up",
+    severity=State.WARN,
+    reads=(
+        "addresses and netmasks of the interfaces of RoCE ports",
+        "/proc/sys/net/ipv4/conf/*/{rp_filter,arp_ignore,arp_announce,arp_filter}",
+        "/proc/net/{route,fib_trie}",
+    ),
+    needs=Needs(("rdma", "interfaces", "addresses"), ("routes",)),
+)
+def same_subnet(c: Context) -> Iterator[Finding]:
+    """RoCE ports share a subnet, and the kernel mixes them up.
+
+    Looks at:
+        Active RoCE ports with addresses in one IPv4 subnet, what the kernel asks of their packets (rp_filter), whose
+        addresses they answer for (arp_ignore, arp_announce, arp_filter), and whether there are routing tables besides
+        the main one.
+
+    Why it matters:
+        With the kernel's defaults each port answers ARP for the addresses of the others, so packets for one arrive at
+        another, whose hardware drops them: connections time out, or all traffic shares one port. With rp_filter 1 the
+        questions that come in at any port but the first are dropped.
+
+    Fix:
+        A subnet for each port is the simplest. Else arp_ignore=1, arp_announce=2 and rp_filter=2 on every node, or
+        policy routing: a table and a rule for each port's address.
+
+    Does not apply:
+        To InfiniBand, to ports in subnets of their own, and where ARP is set up for it already.
+    """
+    subnets: dict[ipaddress.IPv4Network, list[Port]] = {}
+    for port in _judged(c):
+        if port[2].network.prefixlen < 32:
+            subnets.setdefault(port[2].network, []).append(port)
+    filters = {f.name: f for f in c.node.net.filters}
+    for network, members in subnets.items():
+        names = list(dict.fromkeys(i.name for _, i, _ in members))
+        if len(names) > 1:
+            yield from _shared(c, str(network), members, [filters[n] for n in names if n in filters])
+
+
+def _least(values: list[int | Missing]) -> int | None:
+    """Return the least value of a setting among some interfaces; None where one is not known."""
+    found = [v for v in values if known(v)]
+    return None if len(found) < len(values) else min(found, default=None)
+
+
+def _shared(c: Context, network: str, members: list[Port], filters: list[InterfaceFilters]) -> Iterator[Finding]:
+    ignore, announce = _least([f.arp_ignore for f in filters]), _least([f.arp_announce for f in filters])
+    per_route = _least([f.arp_filter for f in filters])
+    strict = any(f.rp_filter == 1 for f in filters)
+    tables = c.node.net.other_tables
+    if ignore is None or announce is None or not filters:
+        state, what = State.UNKNOWN, "whether ARP is set up for that cannot be read"
+    elif strict and tables is not True:
+        state, what = State.WARN, "the kernel drops what comes in at all but the first of them (rp_filter 1)"
+    elif (ignore and announce) or (per_route and tables is True):
+        return
+    else:
+        state = State.NOTE if tables is True else State.WARN
+        what = "each answers ARP for the others' addresses (arp_ignore 0)"
+        if ignore:
+            what = "each asks in the others' names (arp_announce 0)"
+    names = listed(dict.fromkeys(i.name for _, i, _ in members))
+    raw = ("rp_filter", "arp_ignore", "arp_announce", "../all/rp_filter", "../all/arp_ignore", "../all/arp_announce")
+    yield Finding(
+        state=state,
+        subject="node",
+        devices=tuple(dict.fromkeys(n.address for n, _, _ in members)),
+        title=f"{names} are in one subnet ({network}), and {what}",
+        consequence="packets for one port arrive at another: RoCE connections time out (work completion with status "
+        "12), or all traffic shares one port",
+        evidence=(
+            *(_address(i, a) for _, i, a in members[:4]),
+            *(e for f in filters[:1] for e in f.evidence(*raw)),
+            *((Evidence("/proc/net/fib_trie", "tables besides the main one"),) if tables is True else ()),
+        ),
+        rule="a subnet for each port; or arp_ignore 1 and arp_announce 1 or 2, without rp_filter 1",
+        fix="give each port a subnet of its own, on every node; or as root on every node "
+        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, and net.ipv4.conf.IF.rp_filter=2 "
+        f"for IF in {names} (for good: a file in /etc/sysctl.d)",
+    )
+
+
+@check(
+    "rdma.no-route",
+    title="No route leads from a RoCE port to other nodes",
+    severity=State.WARN,
+    reads=("addresses and netmasks of the interfaces of RoCE ports", "/proc/net/{route,fib_trie}"),
+    needs=Needs(("rdma", "interfaces", "addresses"), ("routes",)),
+)
+def no_route(c: Context) -> Iterator[Finding]:
+    """No route leads from a RoCE port to other nodes.
+
+    Looks at:
+        Active RoCE ports whose subnet holds nobody but the port and its switch (/30, /31, /32), as on routed fabrics,
+        and the routes of the main table that leave by them.
+
+    Why it matters:
+        Without a route over that switch, packets for other nodes leave by the default route, over a management
+        network, or not at all: connections time out or are unreachable.
+
+    Fix:
+        A route to the networks of the other nodes by each port (`ip route add NETWORK via SWITCH dev IF`), or the
+        fabric's routing daemon.
+
+    Does not apply:
+        To InfiniBand, to subnets that hold other nodes, and where other routing tables exist, whose rules topocheck
+        does not read.
+    """
+    narrow = [p for p in _judged(c) if p[2].network.prefixlen >= _PAIR_LENGTH]
+    net = c.node.net
+    if not narrow:
+        raise not_applicable("the subnets of the RoCE ports hold other nodes")
+    if net.other_tables is True:
+        raise not_applicable("other routing tables exist, which policy routing may use")
+    if isinstance(net.routes, Missing) or not known(net.other_tables):
+        why = net.routes if isinstance(net.routes, Missing) else net.other_tables
+        yield Finding(
+            state=State.UNKNOWN,
+            subject="node",
+            title=f"the routes cannot be read: {why}",
+            rule="a port alone with its switch needs a route by a gateway",
+        )
+        return
+    onward = {r.interface for r in net.routes if r.gateway}
+    without = [p for p in narrow if p[1].name not in onward]
+    if not without:
+        return
+    default = next((r for r in sorted(net.routes, key=lambda r: r.metric) if r.destination == "0.0.0.0/0"), None)
+    leaves = f"leave by {default.interface}, the default route" if default else "have no route"
+    names = listed(dict.fromkeys(f"{i.name} ({a})" for _, i, a in without))
+    yield Finding(
+        state=State.WARN,
+        subject="node",
+        devices=tuple(dict.fromkeys(n.address for n, _, _ in without)),
+        title=f"no route to other nodes leaves by {names}, whose subnet holds only the port and its switch",
+        consequence=f"packets of these ports for other nodes {leaves}: RoCE connections fail or time out",
+        evidence=(
+            *(_address(i, a) for _, i, a in without[:4]),
+            Evidence("/proc/net/route", listed((f"{r.destination} dev {r.interface}" for r in net.routes), 4)),
+        ),
+        rule="a port alone with its switch needs a route by a gateway",
+        fix=f"ip route add NETWORK via SWITCH dev {without[0][1].name} (root) for the networks of the other nodes' "
+        "ports, likewise for each port; or start the fabric's routing daemon",
+    )
