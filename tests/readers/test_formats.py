@@ -102,3 +102,23 @@ def test_nccl_xml_tells_no_place_and_no_link() -> None:
     assert all(isinstance(d.max_speed_gt_s, Missing) for d in node.pci.devices)
     assert known(node.net.rdma)
     assert (node.net.rdma[0].address, node.net.rdma[0].ports[0].rate_gbit_s) == ("0000:a3:00.0", 200.0)
+
+
+def test_lspci_without_pci_ids() -> None:
+    """pciutils writes `Class cccc: Device vvvv:dddd` where pci.ids is not there (lib/names.c, format_name)."""
+    text = (
+        "00:06.0 Class 0302: Device 10de:2335 (rev a1)\n\tSubsystem: Device 10de:18be\n"
+        "\tKernel driver in use: nvidia\n\n00:00.0 Class 0600: Device 8086:0d57\n\n"
+    )
+    devices = read(text).pci.devices
+    assert known(devices)
+    gpu = next(d for d in devices if d.address == "0000:00:06.0")
+    assert (gpu.vendor_id, gpu.device_id, gpu.class_code, gpu.driver) == (0x10DE, 0x2335, 0x030200, "nvidia")
+    assert (gpu.subsystem_vendor_id, gpu.subsystem_device_id) == (0x10DE, 0x18BE)
+
+
+def test_a_command_line_without_boot_image() -> None:
+    """Kernels that a hypervisor loads have no BOOT_IMAGE; what follows `--` is init's (kernel-parameters.txt)."""
+    options = read("console=ttyS0 quiet panic=1 pci=realloc=off iommu=pt -- --addr 0.0.0.0\n").system.kernel_options
+    assert known(options)
+    assert "pci=realloc=off" in options

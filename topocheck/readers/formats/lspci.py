@@ -1,7 +1,8 @@
 """Text of `lspci` (pciutils), with any of -v, -vv, -vvv, -n, -nn, -k, -D, -x to -xxxx; as root or not.
 
 Without -n or -nn there are no numbers: the class is then told by its name in pci.ids, the vendor by its name where
-only one vendor bears it, the device by `Device 2bb5`, or not at all.
+only one vendor bears it, the device by `Device 2bb5`, or not at all. Where pci.ids is not installed, as in many
+containers, lspci writes `Class 0302: Device 10de:2335`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ VENDORS = {
 }  # fmt: skip
 """Name of a vendor in pci.ids -> its id; not those names that several ids bear."""
 
-_NUMBERS = re.compile(r"(?:.* )?\[?([0-9a-f]{4})\]?: (?:.*\[)?([0-9a-f]{4}):([0-9a-f]{4})\]?(?= \(|$)")
+_NUMBERS = re.compile(r"(?:.* )?\[?([0-9a-f]{4})\]?: (?:.*\[|Device )?([0-9a-f]{4}):([0-9a-f]{4})\]?(?= \(|$)")
 _DUMP = re.compile(r"([0-9a-f]{2,3}):((?: [0-9a-f]{2}){16})\s*$", re.ASCII)
 _REGION = re.compile(r"\s+Region ([0-5]): (Memory|I/O ports) at (\S+)(.*?)\[size=([0-9]{1,6})([KMGT]?)\]\s*$")
 _SIZES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -117,7 +118,7 @@ def _functions(text: str) -> dict[str, _Function]:
 def _is_header(words: str) -> bool:
     kind = words.partition(": ")[0]
     return ": " in words and (
-        kind.partition(" [")[0] in CLASSES or re.fullmatch(r"(?:\S.{0,60} \[)?[0-9a-f]{4}\]?", kind) is not None
+        kind.partition(" [")[0] in CLASSES or re.fullmatch(r"(?:\S.{0,60} \[|Class )?[0-9a-f]{4}\]?", kind) is not None
     )
 
 
@@ -166,7 +167,7 @@ def _identity(found: Answers, f: _Function) -> None:
     if device is not None:
         pci.file(found, f.line, f.address, "device", f"0x{device:04x}")
     for n, line in enumerate(f.lines[1:], 1):
-        if m := re.match(r"\s+Subsystem: (?:.*\[)?([0-9a-f]{4}):([0-9a-f]{4})\]?$", line):
+        if m := re.match(r"\s+Subsystem: (?:.*\[|Device )?([0-9a-f]{4}):([0-9a-f]{4})\]?$", line):
             pci.file(found, f.line + n, f.address, "subsystem_vendor", f"0x{m[1]}")
             pci.file(found, f.line + n, f.address, "subsystem_device", f"0x{m[2]}")
             break
