@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.cluster.launching import BW, CLUSTER, PAIRS, SCALE, environment, run, topocheck
+from tests.cluster.launching import BW, CLUSTER, PAIRS, ROOT, SCALE, environment, run, topocheck
 from tests.conftest import require_program
 from tests.support.slurm import free_ports
 from tests.support.waiting import PATIENCE_S
@@ -95,6 +95,20 @@ def test_torchrun_report_of_one_node_with_two_ranks(secret):
     assert (report["ranks"], report["fleet"]["nodes"]) == (2, 1)
     assert [p["local_rank"] for p in report["places"]] == [0, 1]
     assert report["differing_settings"] == []
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_neither_report_nor_placement_needs_torch_or_mpi4py(launcher, tmp_path):
+    """Torch's agent itself has torch; the ranks that it starts have none. tests/cluster/test_slurm.py has srun."""
+    require_program("mpirun")
+    for module in ("torch", "mpi4py", "numpy"):
+        (tmp_path / f"{module}.py").write_text(f"raise ImportError('no {module} here')")
+    start = {"mpirun": mpirun, "torchrun": torchrun}[launcher]
+    bare = ["/usr/bin/env", f"PYTHONPATH={tmp_path}:{ROOT}"]
+    report = json.loads(run(start(*bare, *topocheck(*CLUSTER)), environment()).stdout)
+    assert (report["launcher"], report["ranks"]) == ({"mpirun": "openmpi"}.get(launcher, launcher), 2)
+    placed = run(start(*bare, *topocheck("placement", "--format", "json")), environment())
+    assert [r["rank"] for r in json.loads(placed.stdout)["ranks"]] == [0, 1]
 
 
 def test_torchrun_pairs():

@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import Ran, run
+from tests.conftest import require_readable_by_others
 from topocheck.cli.check import check
 from topocheck.cli.common import check_writable
 from topocheck.cli.emit import emit
@@ -341,3 +343,30 @@ def test_an_interrupt_leaves_a_whole_file_and_nothing_else(tmp_path: Path, numbe
         assert os.listdir(tmp_path) in ([], ["x"])
         if (tmp_path / "x").exists():
             assert (tmp_path / "x").read_bytes() in (b"a" * (1 << 20), b"b" * (1 << 20))
+
+
+@needs_root
+@pytest.mark.parametrize("uid", [0, NOBODY])
+def test_a_mounted_file_is_written_in_place(tmp_path: Path, uid: int) -> None:
+    """Kubernetes mounts a file of its own at /dev/termination-log, in a folder that the container cannot write to."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as open_to_all:
+        folder = Path(open_to_all) / "dev"
+        folder.mkdir()
+        log, behind = folder / "termination-log", Path(open_to_all) / "behind"
+        log.touch()
+        behind.write_text("longer than what comes now\n" * 9)
+        behind.chmod(0o666)
+        os.chmod(open_to_all, 0o755)
+        code = f"from topocheck.host.output import *; check_file({str(log)!r}); write_file({str(log)!r}, b'new')"
+        script = (
+            'mount --bind "$1" "$2" && shift 2 && exec setpriv --reuid "$1" --regid "$1" --clear-groups "$2" -c "$3"'
+        )
+        argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(behind), str(log), str(uid), sys.executable, code]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+        if "unshare failed" in done.stderr or "mount:" in done.stderr:
+            pytest.skip("no mount namespaces here")
+        if uid:
+            require_readable_by_others()
+        assert (done.returncode, done.stderr) == (0, "")
+        assert behind.read_bytes() == b"new"
+        assert sorted(p.name for p in folder.iterdir()) == ["termination-log"]

@@ -1,6 +1,7 @@
 """The one writer of files: whatever a command saves goes through here, also as root in a folder that others may write.
 
     regular file     replaced as a whole or left as it was; a reader never sees half of it
+    mounted file     (a container's /dev/termination-log) emptied and written: nothing can take its place
     no file yet      made with 0644 less the umask; an own file that is replaced keeps its mode, less o+w
     symbolic link    refused: the file that it leads to may be anybody's
     /dev/stdout, /dev/stderr, /dev/fd/N, /proc/self/fd/N   written to that open stream
@@ -70,7 +71,9 @@ def write_file(path: str | os.PathLike[str], data: bytes, mode: int | None = Non
             return
         with _opened(name) as (folder, base):
             status = _status(folder, base)
-            if status is None or stat.S_ISREG(status.st_mode):
+            if status is not None and _is_mounted(folder, base):
+                _write_mounted(folder, base, data)
+            elif status is None or stat.S_ISREG(status.st_mode):
                 _replace(folder, base, data, _mode(status) if mode is None else mode)
             else:
                 _write_special(folder, base, data)
@@ -133,7 +136,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
             return
         with _opened(name) as (folder, base):
             status = _status(folder, base)
-            special = status is not None and not stat.S_ISREG(status.st_mode)
+            special = status is not None and (not stat.S_ISREG(status.st_mode) or _is_mounted(folder, base))
             if not special and not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
                 raise _Refused("cannot be written: permission denied in its folder")
 
@@ -295,6 +298,39 @@ def _mode(status: os.stat_result | None) -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return _NEW & ~mask
+
+
+def _is_mounted(folder: int, base: str) -> bool:
+    """Tell whether a regular file is a mount of its own, which only an administrator makes; False without /proc."""
+    fd = os.open(base, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        of_file = _mount_of(fd)
+        return stat.S_ISREG(os.fstat(fd).st_mode) and of_file is not None and of_file != _mount_of(folder)
+    finally:
+        os.close(fd)
+
+
+def _mount_of(fd: int) -> bytes | None:
+    """Return the line of a descriptor that names its mount (proc(5), fdinfo: mnt_id); None where none is to be had."""
+    try:
+        info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return next((line for line in os.read(info, 1 << 12).splitlines() if line.startswith(b"mnt_id:")), None)
+    finally:
+        os.close(info)
+
+
+def _write_mounted(folder: int, base: str, data: bytes) -> None:
+    fd = os.open(base, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode) or _mount_of(fd) == _mount_of(folder):
+            raise _Refused("cannot be written: another user replaced it meanwhile")
+        os.ftruncate(fd, 0)
+        _pour(fd, data, None)
+    finally:
+        os.close(fd)
 
 
 def _replace(folder: int, base: str, data: bytes, mode: int) -> None:
