@@ -196,6 +196,7 @@ def _options(
         samples=3 if quick else 5,
         sample_s=0.1 if quick else 0.3,
         limit_s=3.0 if quick else 30.0,
+        quick=quick,
     )
 
 

@@ -151,8 +151,8 @@ def _fill(page: Page, report: LabReport) -> None:
             page.text(note, hang=2, style="dim")
     if report.not_measured:
         page.heading("Not measured")
-        for m in report.not_measured:
-            page.text(f"{m.id}: {m.reason}" + (f" ({m.next_step})" if m.next_step else ""), hang=2, style="magenta")
+        for line in not_measured_lines(report):
+            page.text(line, hang=2, style="magenta")
     page.blank()
     for text in (report.reading, report.method, *report.notes, report.source and f"Source: {report.source}"):
         if text:
@@ -286,11 +286,22 @@ def lab_html(report: LabReport) -> str:
         reasons = dict.fromkeys(_reason(table, i) for i, r in enumerate(table.rows) if r.reason)
         out += [f"<p>{_html(x)}</p>" for x in reasons]
         out += [f'<p class="dim">{_html(x)}</p>' for x in table.notes]
-    out += [f"<p>not measured: {_html(m.id)}: {_html(m.reason)}</p>" for m in report.not_measured]
+    out += [f"<p>not measured: {_html(line)}</p>" for line in not_measured_lines(report)]
     out += [
         f'<p class="dim">{_html(x)}</p>' for x in (report.reading, report.method, *report.notes, report.source) if x
     ]
     return "\n".join([*out, "</body></html>"]) + "\n"
+
+
+def not_measured_lines(report: LabReport) -> list[str]:
+    """Return a line for each reason, with the rows that have it."""
+    rows: dict[str, list[str]] = {}
+    for m in report.not_measured:
+        rows.setdefault(m.reason + (f" ({m.next_step})" if m.next_step else ""), []).append(m.id)
+    return [
+        f"{ids[0]}: {why}" if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more rows: {why}"
+        for why, ids in rows.items()
+    ]
 
 
 def _html(text: str) -> str:

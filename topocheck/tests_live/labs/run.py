@@ -70,6 +70,7 @@ class Runner:
     ) -> None:
         self.job, self.options, self.meeting, self._tell = job, options, meeting, tell
         self.software: dict[str, str] = {}
+        self.interrupted = False
         self.without = from_first(meeting, "without", absent_backends(job, meeting))
 
     def run(self, name: str, record: JobRecord, node: Node, topology: Topology) -> LabReport:
@@ -82,13 +83,13 @@ class Runner:
             filled = bounds.fill(topology, self.options)
         elif name == "backends":
             rows = training.plan_backends(self.job, self.options, self.without)
-            outcomes = list(self._measure(rows))
+            outcomes = self._outcomes(rows)
             filled, more = self._with_gdr(rows, outcomes, node, topology)
             outcomes += more
         elif name in LIVE:
             plan, fill = LIVE[name]
             rows = plan(self.job, self.options, self.without)
-            outcomes = list(self._measure(rows))
+            outcomes = self._outcomes(rows)
             filled = fill(self.job, self.options, self.without, rows, Results(outcomes))
         return LabReport(
             lab=name,
@@ -119,7 +120,7 @@ class Runner:
         why = from_first(self.meeting, "gdr", {"why": mine}).get("why", mine)
         settings = gdr.SETTINGS if "nccl" in (self.options.backends or ("nccl",)) else {}
         more: list[Outcome] = []
-        if not why:
+        if not why and not self.interrupted:
             for setting, variables in settings.items():
                 some = gdr.rows_of(rows.train, setting)
                 gpus = self.job.gpus
@@ -131,15 +132,32 @@ class Runner:
         )
         return msgspec.structs.replace(filled, notes=(*filled.notes, *backend_notes(node))), more
 
+    def _outcomes(self, rows: Rows) -> list[Outcome]:
+        """Return what came of all rows; those measured before an interrupt are kept, the others are `interrupted`."""
+        out: list[Outcome] = []
+        try:
+            for outcome in self._measure(rows):
+                out.append(outcome)  # noqa: PERF402 - what came before an interrupt is kept
+        except KeyboardInterrupt:
+            if self.meeting is not None:  # the other ranks wait for this one
+                raise
+            self.interrupted = True
+            begun = {o.id for o in out} | {o.id.rpartition(":")[0] for o in out}
+            left = [r.id for r in (*rows.train, *rows.lab) if r.id not in begun]
+            out += [NotMeasured(id=i, reason="interrupted", required=True) for i in left]
+        return out
+
     def _measure(self, rows: Rows) -> Iterator[Outcome]:
         torch_train, mpi_train = split_mpi(rows.train)
         torch_lab, mpi_lab = (tuple(r for r in rows.lab if (r.backend == "mpi") == mpi) for mpi in (False, True))
         on_gpus = any(r.device == "gpu" for r in torch_train) or any(r.device == "gpu" for r in torch_lab)
         gpus = self.job.gpus if on_gpus else ()
-        trained = list(run_training(torch_train, self.meeting, gpus, self.software, self._heard))
-        yield from trained
-        # Where a rank of a launcher is lost, the next rows would wait for it once more.
-        gone = next((o for o in trained if isinstance(o, NotMeasured) and o.required), None) if self.meeting else None
+        gone: NotMeasured | None = None
+        for outcome in run_training(torch_train, self.meeting, gpus, self.software, self._heard):
+            yield outcome
+            # Where a rank of a launcher is lost, the next rows would wait for it once more.
+            if gone is None and self.meeting and isinstance(outcome, NotMeasured) and outcome.required:
+                gone = outcome
         if gone is not None:
             left = [r.id for r in (*torch_lab, *mpi_lab)] + [r.id for r in mpi_train]
             yield from (msgspec.structs.replace(gone, id=i) for i in left)

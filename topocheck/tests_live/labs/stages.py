@@ -46,6 +46,12 @@ def run(b: Bench) -> Iterator[Told]:
             wait(row.compute_s * (1.0 if p.forward else BACKWARD))
             swap(p, next_)
 
+    b.at("connect the neighbours")
+    near = [r for r in (wire.rank - 1, wire.rank + 1) if 0 <= r < wire.size]
+    # NCCL connects two ranks in their first call, both ways where a call has both; a rank that only receives then
+    # waits for data of one that waits for its other half of the connection (NCCL's ncclTransportP2pSetup).
+    wire.swap([(out, r) for r in near], [(b.torch.zeros_like(into), r) for r in near])
+    wire.finish()
     b.at("first step")
     step()
     last = source(order[-1])

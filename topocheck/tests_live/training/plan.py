@@ -44,6 +44,8 @@ def places(job: JobLayout, options: ScaleOptions) -> tuple[list[tuple[Backend, D
         out.append((backend, "host"))
         if backend == "gloo" and job.gpus:
             out.append(("gloo", "gpu"))
+            if options.quick:
+                why.append("gloo, GPU tensors: --quick leaves out the sweep of bucket sizes")
             why.append(
                 "gloo, GPU tensors: torch's Gloo has no send and receive of GPU memory, so no ring and no server"
             )
@@ -145,7 +147,8 @@ def train_rows(job: JobLayout, options: ScaleOptions) -> tuple[TrainRow, ...]:
             # Gloo sends and receives host memory only (torch.distributed's table of backends), and does not check.
             able = PATTERNS[:1] if (backend, device) == ("gloo", "gpu") else PATTERNS
             out += [row(f"pattern {p}", most, kind="pattern", pattern=p) for p in able]
-        out += [row(f"bucket {b:g}", most, bucket_mib=b) for b in bucket_sizes(options, size)]
+        if not (options.quick and (backend, device) == ("gloo", "gpu")):
+            out += [row(f"bucket {b:g}", most, bucket_mib=b) for b in bucket_sizes(options, size)]
     return tuple(out)
 
 
@@ -155,7 +158,7 @@ def bucket_sizes(options: ScaleOptions, size: int) -> tuple[float, ...]:
         return options.buckets_mib
     mib = size / MIB
     fitting = [float(b) for b in BUCKETS_MIB if mib / MOST_BUCKETS <= b < mib]
-    return (*fitting, mib)
+    return (*(fitting[::2] if options.quick else fitting), mib)
 
 
 def split_mpi(rows: tuple[TrainRow, ...]) -> tuple[tuple[TrainRow, ...], tuple[TrainRow, ...]]:

@@ -23,6 +23,7 @@ class ScaleOptions(msgspec.Struct, frozen=True, kw_only=True):
         digits, patterns: whether to run them.
         samples, sample_s: timed samples of each row, seconds of one.
         limit_s: of one step, and of the digits' epochs; what takes longer is stopped.
+        quick: sweep every other bucket size, and none over Gloo on GPU memory, where a step takes the longest.
     """
 
     backends: tuple[Backend, ...] = ()
@@ -38,6 +39,7 @@ class ScaleOptions(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 5
     sample_s: float = 0.2
     limit_s: float = 30.0
+    quick: bool = False
 
 
 class JobLayout(msgspec.Struct, frozen=True, kw_only=True):

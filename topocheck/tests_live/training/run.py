@@ -106,11 +106,16 @@ def run_training(
         return
     job = RankJob(train=rows, local_ranks=local, local_gpus=gpus, timeout_s=QUIET_S - 10)
     ranks = Ranks(rows, placed(job, meeting, scope), environment(meeting) | (settings or {}), heard)
-    outcomes = list(heard_from(ranks, software))
+    missing: list[NotMeasured] = []
+    for outcome in heard_from(ranks, software):
+        if isinstance(outcome, NotMeasured):
+            missing.append(outcome)
+        else:
+            yield outcome
     at = {s.row for s in ranks.states.values() if not s.finished}
     later = rows_after_hook(rows, at) if meeting is None else ()
     lost = {r.id for r in later}
-    yield from (o for o in outcomes if o.id not in lost)
+    yield from (o for o in missing if o.id not in lost)
     yield from run_training(later, meeting, gpus, software, heard, scope=scope, settings=settings)
 
 
