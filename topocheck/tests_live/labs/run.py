@@ -143,7 +143,8 @@ class Runner:
                 raise
             self.interrupted = True
             begun = {o.id for o in out} | {o.id.rpartition(":")[0] for o in out}
-            left = [r.id for r in (*rows.train, *rows.lab) if r.id not in begun]
+            ids = [r.id for r in rows.train] + [r.id for r in rows.lab]
+            left = [i for i in ids if i not in begun]
             out += [NotMeasured(id=i, reason="interrupted", required=True) for i in left]
         return out
 
