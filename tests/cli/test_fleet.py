@@ -255,14 +255,14 @@ def test_many_files_on_several_processes_are_equal_to_one(tmp_path: Path) -> Non
 def _dies(file: str, policy: object = None, **_: object) -> Any:
     if file.endswith("killer.json"):
         os.kill(os.getpid(), signal.SIGKILL)
-    return fleet_files.node_facts(fleet_files.decode(Path(file).read_bytes(), file), file=file)
+    return [fleet_files.node_facts(fleet_files.decode(Path(file).read_bytes(), file), file=file)], []
 
 
 def test_a_killed_reader_loses_only_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(40):
         report(tmp_path / f"n{i:02d}.json", f"n{i}")
     (tmp_path / "killer.json").write_text("{}")
-    monkeypatch.setattr(fleet_files, "read_facts", _dies)
+    monkeypatch.setattr(fleet_files, "read_many", _dies)
     # Another test may have left a thread in this process, as a command does not: it would read by itself, and die.
     monkeypatch.setattr("topocheck.parallel.one_thread", lambda: True)
     collection, bad = fleet_files.read_all(fleet_files.find_files([tmp_path]), processes=2)

@@ -33,8 +33,10 @@ MAX_VALUES = 6_000_000
 """Commas and opening brackets of a report, which bound its values: they take far more memory than text."""
 CHUNK = 8
 """Files handed to a process at a time."""
-ENDINGS = (".json", ".json.gz", ".snapshot", ".snap", ".topocheck", ".tcs", ".gz")
-"""Files taken from a folder; a file named on the command line may be called anything."""
+ENDINGS = (".json", ".json.gz", ".snapshot", ".snap", ".topocheck", ".tcs")
+"""Reports and snapshots in a folder; a file named on the command line may be called anything."""
+TEXTS = (".txt", ".log", ".out", ".xml", ".gz", ".xz", ".bz2", ".tar", ".tgz", ".txz", ".tbz", ".tbz2", ".zip")
+"""Files in a folder that may be outputs of commands, or archives; so may those without an ending."""
 
 MAX_LOOKED_AT = 200_000
 """Names in the folders of one path; the reports of ten thousand nodes over many days are fewer."""
@@ -57,6 +59,8 @@ _NAMES = msgspec.msgpack.Decoder(list[bytes])
 
 def find_files(paths: Sequence[Path]) -> Iterator[str]:
     """Yield the files that `paths` name: files, folders with all below them, and patterns (`run7/*.json`).
+
+    A folder that holds outputs of commands, or the tree of a sosreport, is yielded too, with a `/` at its end.
 
     Raises:
         InputError: a path names nothing, or a folder with more in it than reports.
@@ -95,41 +99,93 @@ def _below(folder: Path) -> Iterator[str]:
                 "name the folder that holds the reports"
             )
         folders[:] = sorted(f for f in folders if not f.startswith(".") and not _of_kernel(at, f))
-        for name in sorted(names):
-            if name.endswith(ENDINGS) and not name.startswith("."):
-                yield os.path.join(at, name)
+        if _is_machine(folders):
+            yield os.path.join(at, "")
+            folders[:] = []
+            continue
+        shown = [n for n in sorted(names) if not n.startswith(".")]
+        yield from (os.path.join(at, n) for n in shown if n.endswith(ENDINGS))
+        if any(not n.endswith(ENDINGS) and (n.lower().endswith(TEXTS) or "." not in n) for n in shown):
+            yield os.path.join(at, "")
+
+
+def _is_machine(folders: list[str]) -> bool:
+    """Tell whether a folder holds one machine's own files: an unpacked sosreport, or what hwloc gathers."""
+    return "sos_commands" in folders or {"proc", "sys"} <= set(folders)
 
 
 def _of_kernel(at: str, name: str) -> bool:
     return os.path.abspath(os.path.join(at, name)) in KERNEL_FOLDERS
 
 
-def read_facts(file: str, policy: Policy | None = None, *, regular: bool = False) -> NodeFacts:
-    """Return what is compared of one file: a JSON report, gzip'd or not, or a snapshot, which is judged first.
-
-    `regular`: a FIFO is refused, as among the files of a folder.
+def read_facts(file: str, policy: Policy | None = None) -> NodeFacts:
+    """Return what is compared of one machine: of a JSON report, a snapshot, or texts, an archive or folder of them.
 
     Raises:
-        InputError: the file cannot be used.
+        InputError: it cannot be used, or is of several machines.
     """
-    data = read_file(file, MAX_BYTES, "a report or a snapshot", regular=regular)
+    if os.path.isdir(file):
+        from topocheck.readers.files import read_files
+
+        return _judged(file, read_files([Path(file)]).answers, policy)
+    found, bad = read_many(file, policy)
+    if len(found) != 1:
+        why = f"holds {len(found)} machines; topocheck fleet compares them" if found else bad[0].reason
+        raise InputError(f"{file}: {why}")
+    return found[0]
+
+
+def read_many(
+    file: str, policy: Policy | None = None, *, regular: bool = False
+) -> tuple[list[NodeFacts], list[UnreadableFile]]:
+    """Return what is compared of each machine in a file or folder, and what of it could not be read.
+
+    A JSON report (gzip'd or not) and a snapshot, which is judged first, are one machine each; an archive may hold many,
+    and so may a folder (its name ends with `/`). `regular`: a FIFO is refused, as among the files of a folder.
+
+    Raises:
+        InputError: nothing of it can be used.
+    """
+    if file.endswith("/"):
+        return _machines(file, None, policy)
+    data = read_file(file, MAX_BYTES, "a report, a snapshot, a text or an archive", regular=regular)
     if data.startswith(b"\x1f\x8b"):
-        start, rest = _unpacked(data, file)
+        start, report = _unpacked(data, file)
         if start == _SNAPSHOT_START:
-            return _snapshot_facts(file, data, policy)
-        data = start + rest
+            return [_snapshot_facts(file, data, policy)], []
+        if not report:
+            return _machines(file, data, policy)
+        data = start + report
+    if data.lstrip()[:1] != b"{":
+        return _machines(file, data, policy)
     if data.count(b",") + data.count(b"{") + data.count(b"[") > MAX_VALUES:
         raise InputError(f"{file}: holds more than {MAX_VALUES} values; expected a report")
-    if data.lstrip()[:1] != b"{":
-        return _texts_facts(file, data, policy)
-    return node_facts(decode(data, file), file=plain_text(file))
+    return [node_facts(decode(data, file), file=plain_text(file))], []
 
 
-def _texts_facts(file: str, data: bytes, policy: Policy | None) -> NodeFacts:
-    """Return what is compared of the text of another program, or an archive of such texts."""
-    from topocheck.readers.files import read_data
+def _machines(file: str, data: bytes | None, policy: Policy | None) -> tuple[list[NodeFacts], list[UnreadableFile]]:
+    """Return what is compared of each machine of a text, an archive or (without bytes) a folder."""
+    from topocheck.readers.together import machines_in, machines_of, recording, source
 
-    return _judged(file, read_data(file, data).answers, policy)
+    path = Path(file)
+    if data is None:
+        below = _is_machine([n for n in os.listdir(path) if os.path.isdir(path / n)])
+        found = machines_in(path, below=below, alike_apart=True)
+    else:
+        found = machines_of(plain_text(path.name), data, alike_apart=True)
+    bad = [_bad(file, why) for m in found for why in m.unread]
+    facts = []
+    for m in found:
+        if m.readings:
+            name = plain_text(path.name if not m.name else os.path.join(file, m.name) if data is None else m.name)
+            answers = recording(m.readings, [source(name, m.readings)])
+            shown = file if not m.name else f"{file.rstrip('/')}/{m.name}" if data is None else f"{file}: {m.name}"
+            facts.append(_judged(shown, answers, policy))
+    if not facts and not bad and data is not None:
+        from topocheck.readers.registry import understood
+
+        raise InputError(f"{file}: nothing in it is understood; expected one of: {understood()}")
+    return facts, bad
 
 
 def _judged(file: str, answers: dict[str, Answer], policy: Policy | None) -> NodeFacts:
@@ -143,11 +199,12 @@ def _judged(file: str, answers: dict[str, Answer], policy: Policy | None) -> Nod
 
 
 def _unpacked(data: bytes, file: str) -> tuple[bytes, bytes]:
-    """Return the first bytes of a gzip'd file, and the rest of them where it is no snapshot."""
+    """Return the first bytes of a gzip'd file, and the rest of them where it may be a JSON report."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
             start = stream.read(len(_SNAPSHOT_START))
-            rest = b"" if start == _SNAPSHOT_START else stream.read(MAX_BYTES + 1)
+            is_json = start.lstrip()[:1] in (b"{", b"") and start != _SNAPSHOT_START
+            rest = stream.read(MAX_BYTES + 1) if is_json else b""
     except (OSError, EOFError, zlib.error) as e:
         raise InputError(f"{file}: damaged gzip file: {e}") from None
     if len(rest) > MAX_BYTES:
@@ -172,7 +229,9 @@ def _chunk(packed: bytes, policy: Policy | None) -> bytes:
     for name in _NAMES.decode(packed):
         file = os.fsdecode(name)
         try:
-            out.rows.append(row(read_facts(file, policy, regular=True)))
+            found, bad = read_many(file, policy, regular=True)
+            out.rows += [row(facts) for facts in found]
+            out.bad += bad
         except InputError as e:
             out.bad.append(_bad(file, str(e)))
         except Exception as e:  # noqa: BLE001 - one bad file must never take the others with it

@@ -27,18 +27,22 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
         name: of the file, and of the member within it, as people are shown it.
         text: what stands there.
         first_line: the number in the file of the first line of `text`.
+        heading: the command that printed it, or the path of the file that it is; empty where nothing says so. The line
+            that says so is the first of `text`.
     """
 
     name: str
     text: str
     first_line: int = 1
+    heading: str = ""
 
 
 class Answers:
     """Answers with the line of the text that gave each.
 
     `partial` names questions for lists of which the text may hold only some names (`lspci -s`). `soft` names those
-    whose answer is concluded from a text that may be a part: any other text knows better.
+    whose answer is concluded from a text that may be a part: any other text knows better. `members` names the file,
+    with its line, where that is another than the text's own: one of an archive.
     """
 
     def __init__(self) -> None:
@@ -46,7 +50,7 @@ class Answers:
         self.lines: dict[str, int] = {}
         self.partial: set[str] = set()
         self.soft: set[str] = set()
-        self.hints: list[str] = []
+        self.members: dict[str, str] = {}
 
     def put(self, line: int, answer: Answer, kind: str, *args: str | int) -> None:
         """Take down an answer; the first to a question stays."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ class Read(msgspec.Struct, kw_only=True):
 
 
 def read_files(paths: Sequence[Path]) -> Read:
-    """Return what files say of one machine.
+    """Return what files say of one machine. A folder is all the files in it and below it.
 
     One snapshot alone gives its own answers. Else the answers are those of all files, with `sources:` saying where
     each comes from, and the state of each probe.
@@ -44,14 +45,10 @@ def read_files(paths: Sequence[Path]) -> Read:
     Raises:
         InputError: a file cannot be read, is damaged, or is of no format that is understood.
     """
-    if len(paths) == 1:
-        data = _bytes(paths[0])
-        if is_snapshot(data):
-            header, answers = snapshot.read(io.BytesIO(data), repr(str(paths[0])))
-            return Read(answers=answers, header=header)
-        files = [(paths[0], data)]
-    else:
-        files = [(p, _bytes(p)) for p in paths]
+    files: list[tuple[Path, bytes | None]] = [(p, None if os.path.isdir(p) else _bytes(p)) for p in paths]
+    if len(files) == 1 and (data := files[0][1]) is not None and is_snapshot(data):
+        header, answers = snapshot.read(io.BytesIO(data), repr(str(paths[0])))
+        return Read(answers=answers, header=header)
     from topocheck.readers.together import joined
 
     return Read(answers=joined(files))

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from topocheck.host.base import Answer, HostError
+from topocheck.model.address import parse_cpulist
 from topocheck.probes.cpuinfo import flags, parse_cpuinfo
 from topocheck.readers.base import Reading
 
@@ -18,9 +19,13 @@ _CHANGING = re.compile(
     r"read:.*/(current_link_(speed|width)|operstate|power_state|runtime_status|counters/.*|hw_counters/.*|aer_dev_.*)$"
     r"|nvml:DeviceGet(ClockInfo|Temperature|UtilizationRates|PerformanceState|CurrPcieLinkGeneration|MemoryInfo"
     r"|CurrentClocksEventReasons|PcieReplayCounter|BAR1MemoryInfo|(Compute|Graphics)RunningProcesses)\b"
-    r"|run:.*-p2p$|lspci:|lines:.*meminfo|now:|duration:|probe:|process:|statvfs:|pci_names:"
+    r"|run:.*-p2p$|lines:.*meminfo|now:|duration:|probe:|process:|statvfs:|pci_names:"
 )
 """Questions whose answer may be another a moment later, so that two texts may rightly differ."""
+_LONGEST = re.compile(r"lspci:|read:/sys/bus/pci/devices/[^/]+/config\b")
+"""Of these the longest is taken: `lspci -nn` prints a line of what `lspci -vvv` prints a page of. Registers change."""
+_CPULISTS = re.compile(r"read:.*/(cpulist|online|possible|has_cpu|has_memory|package_cpus_list|local_cpulist)$")
+_CLASS = re.compile(r"read:/sys/bus/pci/devices/[^/]+/class$")
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +70,8 @@ def merge(readings: Iterable[Reading]) -> Merged:
 
 def _place(reading: Reading, question: str) -> str:
     line = reading.found.lines.get(question, 0)
+    if question in reading.found.members:
+        return reading.found.members[question]
     return f"{reading.text.name}:{reading.text.first_line + line - 1}" if line else reading.text.name
 
 
@@ -77,6 +84,16 @@ def _add(out: Merged, question: str, answer: Answer, place: str, *, whole: bool)
         return
     if question.startswith("nvml:DeviceGetFieldValues|"):
         out.answers[question] = _fields(held, answer)
+        return
+    if _LONGEST.match(question):
+        if len(_bytes(answer)) > len(_bytes(held)):
+            out.answers[question], out.places[question] = answer, place
+        return
+    if question.startswith("kernel_log:") and isinstance(held, list) and isinstance(answer, list):
+        out.answers[question] = held + [x for x in answer if x not in set(map(str, held))]
+        return
+    if _CLASS.match(question) and _less_of_a_class(held, answer):
+        out.answers[question], out.places[question] = answer, place
         return
     if isinstance(held, dict) and isinstance(answer, dict):
         differ = {k: (held[k], answer[k]) for k in held.keys() & answer.keys() if held[k] != answer[k]}
@@ -113,7 +130,31 @@ def _same(question: str, a: Answer, b: Answer) -> bool:
         shared = one.keys() & other.keys() - {"flags", "Features", "processor"}
         hypervisor = ["hypervisor" in flags(x) for x in (one, other) if flags(x)]
         return all(one[k] == other[k] for k in shared) and len(set(hypervisor)) < 2
+    this, that = _bytes(a).strip(), _bytes(b).strip()
+    if _CPULISTS.match(question):
+        return bool(_cpus(this) == _cpus(that))
+    if _CLASS.match(question):
+        return this[:-2] == that[:-2] and b"00" in (this[-2:], that[-2:])
+    if question == "read:/proc/sys/kernel/hostname":  # some print it without its domain
+        return this.partition(b".")[0] == that.partition(b".")[0]
     return bool(_plain(a) == _plain(b))
+
+
+def _bytes(answer: Answer) -> bytes:
+    return answer if isinstance(answer, bytes) else str(answer).encode("utf-8", "replace")
+
+
+def _cpus(text: bytes) -> Any:
+    try:
+        return parse_cpulist(text.decode("ascii", "replace"))
+    except ValueError:
+        return text
+
+
+def _less_of_a_class(held: Answer, answer: Answer) -> bool:
+    """Tell whether `held` is the same class but its last byte: lspci without -v, and hwloc, do not print that."""
+    one, other = _bytes(held).strip(), _bytes(answer).strip()
+    return one[:-2] == other[:-2] and one.endswith(b"00")
 
 
 def _plain(answer: Answer) -> Any:

@@ -14,28 +14,56 @@ from topocheck.host.live.filters import kept
 from topocheck.host.recording import snapshot
 from topocheck.model.base import InputError
 from topocheck.model.node import MadeFrom, SourceFile, SourcesDiffer
-from topocheck.readers import archive
+from topocheck.readers import archive, folder, headings
 from topocheck.readers.base import Answers, Reading, Text
+from topocheck.readers.collected import Collected
 from topocheck.readers.files import is_snapshot
+from topocheck.readers.machines import Machine, machines
 from topocheck.readers.merge import Merged, merge
 from topocheck.readers.registry import readers, understood
 from topocheck.readers.sections import decoded, sections
 from topocheck.readers.unseen import statuses, unseen
 
+_WHOLE_TEXT = (b"Start of NVIDIA bug report log file", b'"topocheck_version"')
+_WHOLE_WITHIN = 4096
 
-def joined(files: Sequence[tuple[Path, bytes]]) -> dict[str, Answer]:
-    """Return what files say of one machine, of which the bytes are here already; errors as for `files.read_files`."""
+
+def joined(files: Sequence[tuple[Path, bytes | None]]) -> dict[str, Answer]:
+    """Return what files say of one machine, of which the bytes are here already; None for a folder.
+
+    Raises:
+        InputError: as for `files.read_files`, or an archive holds several machines.
+    """
     found: list[Reading] = []
     named: list[SourceFile] = []
     for path, data in files:
-        name = plain_text("standard input" if str(path) == "-" else path.name)
-        readings = list(_readings(name, data))
+        name = "standard input" if str(path) == "-" else plain_text(path.name)
+        of_file = machines_in(path) if data is None else machines_of(name, data)
+        several = [m.name for m in of_file if m.readings]
+        if sum(m.certain for m in of_file) > 1:
+            shown = ", ".join(map(plain_text, several[:4])) + (", ..." if len(several) > 4 else "")
+            raise InputError(f"{path}: holds {len(several)} machines ({shown}); topocheck fleet compares them")
+        readings = [r for m in of_file for r in m.readings]
         if not readings:
             raise InputError(f"{path}: nothing in it is understood; expected one of: {understood()}")
         found += readings
-        named.append(SourceFile(name=name, formats=tuple(dict.fromkeys(r.reader for r in readings))))
-    merged = merge(found)
-    return _with_sources(merged, named)
+        named.append(source(name, readings, [u for m in of_file for u in m.unread]))
+    return recording(found, named)
+
+
+def source(name: str, readings: Sequence[Reading], unread: Sequence[str] = ()) -> SourceFile:
+    """Return what is said of a file: its name and what was recognised in it."""
+    return SourceFile(name=name, formats=tuple(dict.fromkeys([*(r.reader for r in readings), *map(_not_read, unread)])))
+
+
+def _not_read(why: str) -> str:
+    return f"not read: {why}"
+
+
+def recording(readings: Sequence[Reading], files: Sequence[SourceFile]) -> dict[str, Answer]:
+    """Return the answers of one machine's readings as those of a recording, with where each comes from."""
+    merged = merge(readings)
+    return _with_sources(merged, list(files))
 
 
 def _with_sources(merged: Merged, files: list[SourceFile]) -> dict[str, Answer]:
@@ -50,29 +78,71 @@ def _kept(question: str, answer: Answer) -> Answer:
     return answer if isinstance(answer, HostError) else kept(question, answer)
 
 
-def _readings(name: str, data: bytes) -> Iterator[Reading]:
+def machines_of(name: str, data: bytes, *, alike_apart: bool = False) -> list[Machine]:
+    """Return the machines that a file tells of; one, without a name, where it is no archive.
+
+    `alike_apart`: as for `machines_in`.
+
+    Raises:
+        InputError: it is damaged, or larger than is read.
+    """
+    if is_snapshot(data):
+        return [Machine(name="", readings=[_snapshot(name, data)])]
+    unpacked = archive.unpacked(name, data)
+    if archive.is_archive(unpacked):
+        names, members = archive.names(name, unpacked), archive.members(name, unpacked)
+        return machines(name, names, members, of_bytes, is_whole, alike_apart=alike_apart)
+    return [Machine(name="", readings=list(of_bytes(name, unpacked)))]
+
+
+def machines_in(path: Path, *, below: bool = True, alike_apart: bool = False) -> list[Machine]:
+    """Return the machines that the files of a folder tell of.
+
+    Args:
+        path: the folder.
+        below: also of the folders in it.
+        alike_apart: files that are all of the same format are each of a machine (`node1.txt`, `node2.txt`).
+
+    Raises:
+        InputError: it cannot be read, or holds more than is read.
+    """
+    name = plain_text(path.name or str(path))
+    names, members = list(folder.names(path, below=below)), folder.members(path, below=below)
+    return machines(name, names, members, of_bytes, is_whole, alike_apart=alike_apart)
+
+
+def is_whole(data: bytes) -> bool:
+    """Tell whether a file is what one machine's state was collected to, and not one output of many."""
+    return is_snapshot(data) or any(mark in data[:_WHOLE_WITHIN] for mark in _WHOLE_TEXT)
+
+
+def of_bytes(name: str, data: bytes, heading: str = "") -> Iterator[Reading]:
+    """Yield what a file says that is no archive: a snapshot, or a text. `heading`: the command that printed it."""
     if is_snapshot(data):
         yield _snapshot(name, data)
-        return
-    data = archive.unpacked(name, data)
-    if archive.is_tar(data):
-        yield from archive.readings(name, data, lambda member, text: _of_text(f"{name}: {member}", text))
-        return
-    yield from _of_text(name, decoded(data))
+    else:
+        yield from _of_text(name, decoded(data), heading)
 
 
 RECOGNISED_IN = 4 << 20
 """Characters at the start of a part in which its format must show: every reader looks through them."""
 
 
-def _of_text(name: str, text: str) -> Iterator[Reading]:
-    for part in sections(name, text):
+def _of_text(name: str, text: str, heading: str = "") -> Iterator[Reading]:
+    files = Collected()
+    for part in sections(name, text, heading):
+        if headings.of_other_boot(part.heading) or headings.is_foreign(part.heading) or files.take(part):
+            continue
         start = part.text[:RECOGNISED_IN]
+        if headings.of_many_boots(part.heading) and "Linux version " not in part.text:
+            continue  # which of its lines are of the last start is not known
         for reader in readers():
             if reader.recognise(start):
                 found = reader.read(part.text)
                 if found.answers:
                     yield Reading(text=part, reader=reader.name, found=found)
+    if (reading := files.reading(name)) is not None:
+        yield reading
 
 
 def _snapshot(name: str, data: bytes) -> Reading:

@@ -19,8 +19,11 @@ MAX_MESSAGES = 1 << 11
 _STAMP = re.compile(
     r"^(?:<[0-9]+>|[a-z0-9]+\s*:[a-z]+\s*: )?"  # dmesg -r, -x
     r"(?:\[[^\]]{1,40}\] ?(?:\[\s*[TC][0-9]+\] ?)?"  # [    2.29] and, with CONFIG_PRINTK_CALLER, [ T1]
-    r"|[A-Z][a-z]{2} [ 0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9](?:\.[0-9]+)? \S+ kernel: (?:\[[^\]]{1,40}\] ?)?"
-    r"|[0-9]{4}-[0-9][0-9]-[0-9][0-9]T\S+ (?:\S+ kernel: )?(?:\[[^\]]{1,40}\] ?)?)"
+    # syslog, in any language; journalctl -o short-iso and rsyslog's own
+    r"|\S{2,12} {1,2}[0-9]{1,2}\.? [0-9][0-9]:[0-9][0-9]:[0-9][0-9](?:\.[0-9]+)? \S+ kernel: (?:\[[^\]]{1,40}\] ?)?"
+    r"|[0-9]{4}-[0-9][0-9]-[0-9][0-9][T ]\S+ (?:\S+ kernel: )?(?:\[[^\]]{1,40}\] ?)?"
+    r"|(?:<[0-9]+>)?kernel: (?:\[[^\]]{1,40}\] ?)?)"
+    r"(?:kernel: )?"
 )
 _ADDRESS = r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 _FUNCTION = re.compile(
@@ -33,17 +36,26 @@ _GROUP = re.compile(rf"pci {_ADDRESS}: Adding to iommu group ([0-9]{{1,6}})")
 _NVRM = re.compile(r"NVRM: loading (NVIDIA UNIX .*?)\s{2,}([0-9]{3}\.[0-9.]{2,10})(\s|$)")
 
 
+_KINDS = re.compile(
+    r"Linux version |(?:Kernel )?[Cc]ommand line: |pci(?:_bus)? [0-9a-f]{4,8}:|NVRM: |PCI host bridge"
+    r"|(?:pcieport|mlx5_core|nvidia) [0-9a-f]{4,8}:"
+)
+
+
 def recognise(text: str) -> bool:
-    """Tell whether three lines bear the kernel's stamp, and one of them is of a kind that is read."""
-    found = 0
-    for _, line in numbered(text):
-        found += _STAMP.match(line) is not None
-        if found >= 3:
-            return (
-                re.search(r"Linux version |Command line: |\bpci(_bus)? [0-9a-f]{4,8}:|NVRM: |PCI host bridge", text)
-                is not None
-            )
-    return False
+    """Tell whether a line bears the kernel's stamp, or that of syslog, and is of a kind that is read."""
+    if "X.Org X Server" in text[: 1 << 16]:
+        return False  # X's log has the kernel's stamp, and quotes its command line
+    return any((m := _STAMP.match(line)) is not None and _KINDS.match(line, m.end()) for _, line in numbered(text))
+
+
+_START = re.compile(r"^.{0,120}\bLinux version [0-9]+\.[0-9]+\S* \(", re.M)
+
+
+def _last_boot(text: str) -> tuple[str, int]:
+    """Return the text from the last start of the machine on, and how many lines stand before it."""
+    starts = [m.start() for m in _START.finditer(text) if _STAMP.match(text, m.start())]
+    return (text[starts[-1] :], text.count("\n", 0, starts[-1])) if len(starts) > 1 else (text, 0)
 
 
 def read(text: str) -> Answers:
@@ -55,7 +67,8 @@ def read(text: str) -> Answers:
     nodes: dict[tuple[int, int], tuple[str, int]] = {}
     groups: list[str] = []
     messages: list[tuple[int, str]] = []
-    for number, raw in numbered(text):
+    text, before = _last_boot(text)
+    for number, raw in ((n + before, line) for n, line in numbered(text)):
         stamp = _STAMP.match(raw)
         if stamp is None:
             continue
@@ -95,11 +108,13 @@ def read(text: str) -> Answers:
 def _system(found: Answers, number: int, line: str) -> None:
     if m := re.match(r"Linux version (\S+)", line):
         found.file(number, "/proc/version", line[:400])
+        found.soft.add("read:/proc/version")
         found.file(number, "/proc/sys/kernel/osrelease", m[1])
     elif m := re.match(r"(?:Kernel command line|Command line): (.*)", line):
         found.options(number, m[1])
     elif m := _NVRM.match(line):
         found.file(number, "/proc/driver/nvidia/version", f"NVRM version: {m[1]}  {m[2]}  Release Build")
+        found.soft.add("read:/proc/driver/nvidia/version")  # without the date that the file has
 
 
 def _places(

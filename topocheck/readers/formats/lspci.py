@@ -19,6 +19,7 @@ from topocheck.probes.pci.lspci import HEADER, Block, parse_block
 from topocheck.readers import pci_answers as pci
 from topocheck.readers import pci_tree
 from topocheck.readers.base import Answers, Reader, numbered
+from topocheck.readers.headings import is_selection
 
 MAX_FUNCTIONS = 1 << 13
 MAX_BLOCK_CHARS = 1 << 16
@@ -73,7 +74,7 @@ def read(text: str) -> Answers:
     found = Answers()
     functions = _functions(text)
     parsed = {a: parse_block("\n".join(f.lines)) for a, f in functions.items()}
-    traits = _Listing(functions)
+    traits = _Listing(functions, selected=is_selection(text[:4096].partition("\n")[0]))
     for address, f in functions.items():
         _identity(found, f)
         _kernel(found, f, traits)
@@ -125,7 +126,7 @@ def _is_header(words: str) -> bool:
 class _Listing:
     """What can be said of the listing as a whole, and so of what a block does not show."""
 
-    def __init__(self, functions: dict[str, _Function]) -> None:
+    def __init__(self, functions: dict[str, _Function], *, selected: bool) -> None:
         blocks = ["\n".join(f.lines) for f in functions.values()]
         self.shows_drivers = any("Kernel driver in use:" in b for b in blocks)
         self.shows_nodes = any(re.search(r"^\s+NUMA node: ", b, re.M) for b in blocks)
@@ -133,7 +134,7 @@ class _Listing:
         # `lspci` without -s or -d lists what stands on the first root bus too.
         domains = {a.partition(":")[0] for a in functions}
         firsts = {d for d in domains if any(a.startswith(f"{d}:00:") for a in functions)}
-        self.whole = "0000" in firsts and len(functions) > 1 and firsts == domains
+        self.whole = "0000" in firsts and len(functions) > 1 and firsts == domains and not selected
 
 
 def _class_of(header: str) -> int | None:

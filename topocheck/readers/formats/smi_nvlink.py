@@ -1,4 +1,4 @@
-"""Text of `nvidia-smi nvlink -s` (status) and `-c` (capabilities), of drivers 384 to 590.
+"""Text of `nvidia-smi nvlink -s` (status), `-c` (capabilities) and `-R` (the other ends), of drivers 384 to 590.
 
 `-s` prints the speed of a link that is up (`Link 0: 26.562 GB/s`) and `<inactive>` for one that is down; of a GPU
 without NVLinks nothing, or a line that says so. `-c` prints the capabilities of the links that are up.
@@ -14,7 +14,9 @@ from topocheck.readers.base import Answers, Reader, numbered
 _GPU = re.compile(r"\s*GPU ([0-9]{1,3}): (\S.*?)(?: \(UUID: (\S{1,80})\))?\s*$")
 _LINK = re.compile(r"\s+Link ([0-9]{1,2}): (?:([0-9]{1,4}(?:\.[0-9]{1,4})?) GB/s|(<inactive>|[Ii]nactive))\s*$")
 _CAPABILITY = re.compile(r"\s+Link ([0-9]{1,2}), ([A-Za-z0-9 ()]{3,40}): (true|false)\s*$")
-_NONE = re.compile(r"\s*NVML: Unable to retrieve NVLink information|\s*All links are inactive", re.I)
+_REMOTE = re.compile(
+    r"\s+Link ([0-9]{1,2}): Remote Device ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]): Link [0-9]"
+)
 _CAPABILITIES = {"p2p is supported": 0, "access to system memory supported": 1, "p2p atomics supported": 2,
                  "system memory atomics supported": 3}  # fmt: skip
 """nvidia-smi's words -> nvmlNvLinkCapability_t."""
@@ -41,6 +43,8 @@ def read(text: str) -> Answers:
                 found.put(number, m[3], "nvml", "DeviceGetUUID", index)
         elif index is not None and (m := _LINK.match(line)) and int(m[1]) < MAX_LINKS:
             links.setdefault(index, {})[int(m[1])] = (float(m[2]) if m[2] else None, number)
+        elif index is not None and (m := _REMOTE.match(line)) and int(m[1]) < MAX_LINKS:
+            found.put(number, {"busId": m[2]}, "nvml", "DeviceGetNvLinkRemotePciInfo", index, int(m[1]))
         elif index is not None and (m := _CAPABILITY.match(line)):
             capability = _CAPABILITIES.get(m[2].lower())
             if capability is not None:
@@ -72,8 +76,8 @@ def _speed(gb_s: float | None) -> tuple[int | None, int]:
 
 
 READER = Reader(
-    name="nvidia-smi nvlink -s",
-    tells="state and speed of NVLinks",
+    name="nvidia-smi nvlink -s, -c, -R",
+    tells="NVLinks, their speed and other ends",
     recognise=recognise,
     read=read,
 )

@@ -120,7 +120,7 @@ def _gpus(found: Answers, blocks: list[tuple[str, int, dict[str, Value]]], syste
         if normalize_address(bus_id):
             values.setdefault("bus id", (bus_id, at))
         nvml_answers.gpu(found, index, values)
-    if blocks or attached == 0:
+    if blocks or text:  # `-q -u` names no GPUs
         found.put(line, max(attached, len(blocks)), "nvml", "DeviceGetCount")
 
 

@@ -32,8 +32,7 @@ def read(text: str) -> Answers:
     line = text.count("\n", 0, first.start()) + 1 if first else 1
     try:
         matrix = parse_matrix(text[:MAX_CHARS])
-    except SmiTopoError as e:
-        found.hints.append(str(e))
+    except SmiTopoError:
         return found
     result = {"rc": 0, "stdout": text[:MAX_CHARS], "stderr": ""}
     if matrix.kind:
