@@ -25,9 +25,10 @@ _PROMPTS = (
     r"(?:\([^()\n]{1,40}\) ?)?[\w.\-]{1,64}:[~/][^\s$#%]{0,100} ?[$#%]",  # host:~#, as busybox has it
 )
 _NAMED = re.compile(rf"(?:\$ )?(?:{'|'.join(_PROMPTS)})[ \t]*(?P<rest>.*)$")
-_BARE = re.compile(
-    r"(?:[$#%>+❯➜ᐅλ»]{1,3}|(?:ba|z|k|c)?sh[-\w.]{0,12}[$#%]|PS [^>\n]{1,80}>|[-=#*+>:\s]{2,80}"
-    r"|(?:[Cc]ommand|[Rr]unning|[Oo]utput of|[Cc]md)[:\s])[ \t]*[`'\"]?(?P<rest>[^`'\"]*?)[`'\"]?[ \t]*[-=#*+:]*[ \t]*$"
+_BARE = re.compile(r"(?:[$#%>+❯➜ᐅλ»]{1,3}|(?:ba|z|k|c)?sh[-\w.]{0,12}[$#%]|PS [^>\n]{1,80}>)[ \t]*(?P<rest>.*)$")
+_BANNER = re.compile(
+    r"(?:[-=#*+>:]{3,80}[ \t]*|[-=#*+>:]{1,2}[ \t]+|(?:[Cc]ommand|[Rr]unning|[Oo]utput of|[Cc]md)[: \t]+)"
+    r"[`'\"]?(?P<rest>[^`'\"]+?)[`'\"]?[ \t]*[-=#*+:]*[ \t]*$"
 )
 _OPTIONS = r"(?:[ \t]+(?:-\S+|topo|nvlink|[0-9,]+|\"[^\"\n]*\"|\S+:\S*|[|>].*))*"
 _ALONE_KINDS = (
@@ -75,6 +76,8 @@ def heading_of(line: str) -> str | None:
         return _command(m["rest"]) or m["rest"].strip()
     if (m := _BARE.match(plain)) and (command := _command(m["rest"])):
         return command
+    if m := _BANNER.match(plain):
+        plain = m["rest"]
     return _path_or(m["command"]) if (m := _ALONE.match(plain)) else None
 
 

@@ -8,7 +8,7 @@ from topocheck.model.address import address_key, parse_cpulist
 from topocheck.model.base import Missing, Reason, ReasonStep, Verdict, small_number
 from topocheck.model.smi import SmiMatrix
 from topocheck.topology.classes import path_class
-from topocheck.topology.types import Gpu, NearestNics, Nic, Path, PathClass, Topology
+from topocheck.topology.types import Gpu, Hop, HopKind, NearestNics, Nic, Path, PathClass, Topology
 
 NOT_TOLD = Missing(Reason.NOT_RECORDED, "the matrix does not say")
 _ORDER = list(PathClass)
@@ -158,5 +158,17 @@ def _told(path: Path, matrix: SmiMatrix, labels: dict[str, str]) -> Path:
     cls = matrix.class_of(labels[path.from_], labels[path.to])
     if cls is None:
         return path
-    nvlinks = (small_number(cls[2:]) or 0) if cls.startswith("NV") else 0
-    return msgspec.structs.replace(path, class_=cls, nvlinks=nvlinks)
+    if not cls.startswith("NV"):
+        return msgspec.structs.replace(path, class_=cls)
+    nvlinks = small_number(cls[2:]) or 0
+    hop = Hop(
+        kind=HopKind.NVLINK,
+        address=f"{path.from_}-{path.to}",
+        gb_s=NOT_TOLD,
+        attainable_gb_s=NOT_TOLD,
+        text=f"{nvlinks} x NVLink",
+    )
+    # Data goes over NVLink, so the PCIe links say nothing of its rate; the matrix has the number of links alone.
+    return msgspec.structs.replace(
+        path, class_=cls, nvlinks=nvlinks, theoretical_gb_s=NOT_TOLD, upper_bound=True, narrowest=None, hops=(hop,)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from topocheck.model.address import format_cpulist
 from topocheck.probes.cpuinfo import CPUINFO_BYTES
 from topocheck.readers.base import Answers, Reader, numbered
 
@@ -38,6 +39,9 @@ def read(text: str) -> Answers:
         if (m := re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name)) and re.fullmatch(r"[0-9,\-]+", value):
             nodes.append(int(m[1]))
             found.file(number, f"{_NODES}/node{int(m[1])}/cpulist", value)
+    if nodes and told.get("NUMA node(s)", ("", 0))[0] == str(len(nodes)):
+        found.file(told["NUMA node(s)"][1], f"{_NODES}/online", format_cpulist(nodes))
+        found.soft.add(f"read:{_NODES}/online")
     return found
 
 

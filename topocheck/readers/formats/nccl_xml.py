@@ -17,8 +17,12 @@ from topocheck.readers.xml_tree import Element, XmlError, parse
 
 
 def recognise(text: str) -> bool:
-    """Tell whether NCCL's root element, with a CPU in it, stands in the text."""
-    return re.search(r"<system[\s>]", text) is not None and "<cpu " in text
+    """Tell whether NCCL's root element with a CPU in it, or a part of such a file with GPUs, stands in the text."""
+    whole = re.search(r"<system[\s>]", text) is not None and "<cpu " in text
+    return whole or (_PART.search(text) is not None and re.search(r'<gpu dev="|<net name="', text) is not None)
+
+
+_PART = re.compile(r'^[ \t]*<(?:cpu (?:host_hash|numaid)=|pci busid=")', re.M)
 
 
 def read(text: str) -> Answers:
@@ -27,11 +31,15 @@ def read(text: str) -> Answers:
     Raises:
         InputError: it is no XML.
     """
-    start = text.find("<system")
-    end = text.find("</system>")
-    before = text.count("\n", 0, start)
+    start, end = text.find("<system"), text.find("</system>")
+    part = _PART.search(text) if start < 0 else None
+    body = text[max(start, 0) : end + len("</system>") if end >= 0 else None]
+    if part is not None:
+        start = part.start()
+        body = f"<system>{text[start : text.rfind('>') + 1]}"
+    before = text.count("\n", 0, max(start, 0))
     try:
-        root = parse(text[start : end + len("</system>") if end >= 0 else None], cut=True)
+        root = parse(body, cut=True)
     except XmlError as why:
         raise InputError(f"topology XML of NCCL: {why}") from None
     found = Answers()
