@@ -133,3 +133,20 @@ def test_an_mp_matrix_knows_no_nvlinks(tmp_path: Path) -> None:
 def test_a_text_without_anything_to_judge_claims_nothing() -> None:
     r, _ = judged("nvidia-smi topo -p2p n\n" + _text([["X", "OK"], ["OK", "X"]]).replace("OK", "U"))
     assert all(x.state is not State.OK for x in r.results if x.id != "p2p.refused")
+
+
+def test_pairs_of_one_node_that_are_sys_show_that_the_tree_is_hidden() -> None:
+    """deepseek-ai/DeepEP issue 128: eight GPUs, all SYS, four on each socket."""
+    cpus = ["0-55"] * 4 + ["56-111"] * 4
+    _, found = judged(_text(_matrix(8, "SYS"), cpus))
+    f = found["p2p.flat-vm-tree"]
+    assert f.state is State.UNKNOWN
+    assert "11 pairs more" in f.title  # 2 x 6 pairs of one socket
+    assert "p2p.flat-vm-tree" not in judged(_text(_matrix(8, "SYS"), [str(n) for n in range(8)]))[1]
+
+
+def test_a_bridge_that_is_missing_beside_bridged_pairs() -> None:
+    cells = _matrix(8, "NODE", _0_1="NV4", _1_0="NV4", _2_3="NV4", _3_2="NV4", _6_7="NV4", _7_6="NV4")
+    f = judged(_text(cells))[1]["nvlink.links-down"]
+    assert (f.state, f.subject) == (State.NOTE, "GPU4, GPU5")
+    assert "nvlink.links-down" not in judged(_text(_matrix(8, "NODE")))[1]

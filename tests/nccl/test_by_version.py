@@ -9,6 +9,7 @@ import pytest
 
 from topocheck.nccl.predict.predict import predict
 from topocheck.nccl.predict.types import HostInput, Prediction
+from topocheck.nccl.rules.versions import Cpu, cpu_gb_s
 from topocheck.nccl.topofile.file import judge_file
 from topocheck.nccl.topofile.xml import parse_topology
 
@@ -104,3 +105,24 @@ def test_a_ring_bound_where_nvlink_joins_some_pairs_is_not_below_what_nccl_reach
 def test_a_ring_bound_of_a_machine_without_nvlink_stays_the_narrowest_hop() -> None:
     bound = next(b for b in told(system(gpu(1), gpu(2)), NEW).bounds if b.algorithm == "Ring")
     assert bound.busbw_gb_s == pytest.approx(24.0)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "old", "new"),
+    [
+        ("AuthenticAMD", 23, 49, 16, 16),  # Rome
+        ("AuthenticAMD", 25, 17, 16, 24),  # Genoa, as CPUID has it
+        ("AuthenticAMD", 175, 17, 16, 24),  # and as files of an older NCCL have it
+        ("AuthenticAMD", 26, 2, 16, 32),  # Turin
+        ("AuthenticAMD", 191, 2, 16, 32),
+        ("GenuineIntel", 6, 143, 22, 22),  # Sapphire Rapids
+        ("GenuineIntel", 6, 173, 22, 40),  # Granite Rapids, whose model number is below that of Emerald Rapids
+        ("GenuineIntel", 6, 175, 22, 40),  # Sierra Forest
+        ("GenuineIntel", 6, 182, 22, 22),
+        ("GenuineIntel", 6, 207, 40, 40),  # Emerald Rapids
+    ],
+)
+def test_the_rate_between_sockets(vendor: str, family: int, model: int, old: float, new: float) -> None:
+    """From 2.31 by the generation of AMD's CPUs; Intel's newest are no longer taken for Sapphire Rapids (topo.cc)."""
+    cpu = Cpu(arch="x86_64", vendor=vendor, family=family, model=model)
+    assert (cpu_gb_s(cpu, NEW), cpu_gb_s(cpu, (2, 31, 2))) == (old, new)

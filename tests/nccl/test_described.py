@@ -161,7 +161,9 @@ def test_cpu_masks_as_the_kernel_writes_them():
 
 
 def test_family_as_nccl_writes_it():
-    assert [family_in_xml(f) for f in (6, 15, 23, 25, 26)] == [6, 15, 143, 175, 191]
+    families = (6, 15, 23, 25, 26)
+    assert [family_in_xml(f, (2, 30, 7)) for f in families] == [6, 15, 143, 175, 191]
+    assert [family_in_xml(f, (2, 31, 2)) for f in families] == list(families)
 
 
 def test_a_gpu_link_is_read_from_nvml_from_2_30_7():

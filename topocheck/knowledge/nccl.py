@@ -19,7 +19,7 @@ from topocheck.knowledge.tables import (
     YesNo,
 )
 
-TABLE_VERSION = "2.30.7"
+TABLE_VERSION = "2.31.2"
 """The NCCL version whose source `nccl_settings.tsv` was made from (stated in its first line too)."""
 
 Version = tuple[int, int, int]

@@ -14,6 +14,7 @@ PathWord = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB"
 """Path types of all versions (src/graph/topo.h); SOC and NODE are those of versions before 2.6."""
 
 Switch = Literal[
+    "cpuid_family",
     "first_nic_by_sharers",
     "path_type_first",
     "c2c",
@@ -48,7 +49,7 @@ Word = Literal["gpu_link", "pxn_avoids", "shm_text"]
 
 Arch = Literal["*", "x86_64", "arm64", "ppc64"]
 CpuVendor = Literal["*", "GenuineIntel", "AuthenticAMD", "Zhaoxin"]
-ModelClass = Literal["*", "BDW", "SKL", "SRP", "ERP", "YONGFENG"]
+ModelClass = Literal["*", "BDW", "SKL", "SRP", "ERP", "YONGFENG", "ZEN12", "ZEN34", "ZEN5"]
 GbS = Annotated[float, Meta(gt=0, le=5000)]
 
 

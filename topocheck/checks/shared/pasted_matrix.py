@@ -32,6 +32,7 @@ def judge_matrix(
         "consistency.smi-matrix-differs": lambda: _one_sided(topology),
         "numa.one-affinity": lambda: _one_affinity(topology),
         "nvlink.links-down": lambda: _links(topology),
+        "p2p.flat-vm-tree": lambda: _apart_in_one_node(topology),
         "p2p.refused": lambda: _refused(codes),
         "rdma.nearest-nic-far": lambda: _far_nics(topology),
     }
@@ -100,6 +101,7 @@ def _links(t: Topology) -> Iterator[Finding]:
     )
     mesh = len(inside) > 2 and all(paths[a, b].nvlinks for a, b in itertools.combinations(sorted(inside), 2))
     if not mesh:
+        yield from _unbridged(t, linked)
         return
     outside = [g.address for g in t.gpus if g.address not in inside]
     bare = [a for a in outside if not linked[a]]
@@ -117,6 +119,57 @@ def _links(t: Topology) -> Iterator[Finding]:
             fix=_RESET,
         )
     yield from _fewer(t, paths, inside)
+
+
+def _unbridged(t: Topology, linked: Mapping[str, set[str]]) -> Iterator[Finding]:
+    """Find the GPUs without NVLink among GPUs of which some are bridged in pairs or fours."""
+    bare = [a for a, others in linked.items() if not others]
+    joined = [a for a, others in linked.items() if others]
+    if bare and len(joined) > len(bare):
+        yield Finding(
+            id="nvlink.links-down",
+            state=State.NOTE,
+            subject=listed(bare),
+            title=f"{listed(bare)} {'has' if len(bare) == 1 else 'have'} no NVLink; {len(joined)} of {len(t.gpus)} "
+            "GPUs are bridged: is a bridge missing or not seated?",
+            consequence="pairs without a bridge copy over PCIe, and collectives over all GPUs run at that rate",
+            evidence=(_row(t, bare[0]), _row(t, joined[0])),
+            rule="as many bridges as pairs, where the site wants them",
+            fix="switch the node off and fit or seat the bridge, if these cards were sold with one",
+        )
+
+
+def _apart_in_one_node(t: Topology) -> Iterator[Finding]:
+    """GPUs that are SYS to each other though they show the same CPUs, beside GPUs that show others."""
+    affinity = {g.address: str(g.cpu_affinity) for g in t.gpus if known(g.cpu_affinity)}
+    if len(affinity) < len(t.gpus) or len(set(affinity.values())) < 2:
+        raise not_applicable("the text does not show several groups of CPUs")
+    paths = _between_gpus(t)
+    odd = [
+        (a, b)
+        for a, b in itertools.combinations([g.address for g in t.gpus], 2)
+        if paths[a, b].class_ == "SYS" and affinity[a] == affinity[b]
+    ]
+    if odd:
+        a, b = odd[0]
+        yield Finding(
+            id="p2p.flat-vm-tree",
+            state=State.UNKNOWN,
+            subject=listed(f"{x}-{y}" for x, y in odd),
+            title=f"{a}-{b} is SYS though both show the CPUs {affinity[a]}"
+            + (f", and {len(odd) - 1} pairs more" if len(odd) > 1 else "")
+            + ": this matrix does not show how close they are, nor whether NVLink joins them",
+            consequence="the tree, or the NVLink fabric, is hidden from whoever took the matrix: NCCL would go over "
+            "the host or the network there",
+            evidence=(
+                _row(t, a),
+                Evidence(f"{a} CPU Affinity", affinity[a]),
+                Evidence(f"{b} CPU Affinity", affinity[b]),
+            ),
+            rule="SYS is between NUMA nodes (legend of nvidia-smi topo)",
+            fix="take the matrix on the host, outside a container or guest; nvidia-smi nvlink -s and the fabric state "
+            "(nvidia-smi -q) say whether NVLink is there",
+        )
 
 
 def _fewer(t: Topology, paths: dict[tuple[str, str], Path], inside: frozenset[str]) -> Iterator[Finding]:

@@ -25,9 +25,13 @@ _MARK = re.compile(rb"NCCL (INFO|WARN) ")
 _ASSIGNED = re.compile(rb"Assigned NET plugin (.{1,100}) to comm")
 _FAILS = re.compile(
     rb"rror|ERROR|ailure|FAILED|ncclInvalid|ncclTimeout|Watchdog caught|imed out|timeout after|undefined symbol"
-    rb"|not found \(req|[Ss]ignal |SIGBUS|[Kk]illed|oom_kill|oom-kill|Out Of Memory|DUE TO|CANCELLED|NVRM: Xid"
+    rb"|not found \(req|[Ss]ignal[ :]|Segmentation fault|SIGBUS|[Kk]illed|oom_kill|oom-kill|Out Of Memory|DUE TO"
+    rb"|CANCELLED|NVRM: Xid"
     rb"|loopback|exited on|exitcode|mpirun"
     rb"|BAD TERMINATION|terminate called|shared object|no kernel image|NODE_FAIL|[Gg]loo|Invalid number of GPUs"
+    rb"|watchdog hang|monitoredBarrier|No CUDA GPUs|NVIDIA driver on your system|with CUDA enabled|unable to reliably"
+    rb"|lost communication|daemon has unexpectedly|slots available|key verification failed|nvidia-container-cli"
+    rb"|CDI device|device driver \"|retry count exceeded|nvshmem"
 )
 """Lines of other programs that may tell of a failure."""
 _NEXT_HEAD = re.compile(rb"(?<![^\s:\[\]<>])[^\s:\[\]<>]+:\d+:\d+ \[\d+\] (?:\S+:\d+ (?:\([^)]*\) )?)?$")

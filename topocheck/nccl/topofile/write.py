@@ -10,7 +10,7 @@ import contextlib
 import re
 
 from topocheck.knowledge.nccl import Version
-from topocheck.knowledge.nccl_rules import word
+from topocheck.knowledge.nccl_rules import has, word
 from topocheck.knowledge.products import find_product
 from topocheck.model.address import parse_cpulist
 from topocheck.model.base import Missing, value_or
@@ -179,7 +179,7 @@ class Writer:
             if not isinstance(system.cpu_vendor, Missing):
                 attributes.append(("vendor", system.cpu_vendor))
             if not isinstance(system.cpu_family, Missing) and not isinstance(system.cpu_model, Missing):
-                attributes.append(("familyid", str(family_in_xml(system.cpu_family))))
+                attributes.append(("familyid", str(family_in_xml(system.cpu_family, self.version))))
                 attributes.append(("modelid", str(system.cpu_model)))
         children = [self.pci(a, b, devices=devices) for a, b in sorted(below.items()) if isinstance(b, dict)]
         if first and devices and self.loose:
@@ -194,13 +194,15 @@ class Writer:
             return 0
 
 
-def family_in_xml(family: int) -> int:
-    """Return a CPU family as NCCL writes it up to 2.30: base family plus the extended family times 16.
+def family_in_xml(family: int, version: Version) -> int:
+    """Return a CPU family as NCCL of a version writes it. Up to 2.30: base family plus 16 times the extended one.
 
     The true family adds them plainly (CPUID leaf 1; AMD CPUID specification 25481, Fn0000_0001_EAX), so Zen 3,
     family 25 = 15 + 10, becomes 175.
     """
-    return family if family <= 15 else 15 + (family - 15) * 16
+    if family <= 15 or has("cpuid_family", version):
+        return family
+    return 15 + (family - 15) * 16
 
 
 def _links(nvml: NvmlGpu) -> list[Element]:
