@@ -273,7 +273,7 @@ def test_a_plan_for_another_machine_says_what_it_should_reach(tmp_path: Path) ->
     rows = {line.split()[3]: line.split() for line in out.stdout.splitlines() if "GPU and host" in line}
     assert (rows["GPU3"][4], rows["GPU0-GPU2,"][5]) == ("31.5", "63.0")
     assert re.search(r"all 56 pairs +450\.0", out.stdout)
-    doc = json.loads(run("--plan", "--quick", "--from", snap, "--json").stdout)
+    doc = json.loads(run("--plan", "--quick", "--from", snap, "--format", "json").stdout)
     assert {r["theoretical_gb_s"] for r in doc["expected"] if r["kind"] == "host"} == {31.5, 63.0}
     assert run("--quick", "--from", snap).returncode == 2, "a snapshot is no run"
     kept = tmp_path / "kept.json"

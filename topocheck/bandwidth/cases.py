@@ -37,7 +37,7 @@ class CopyRow(msgspec.Struct, frozen=True, kw_only=True):
         host_cpus: kernel list of CPUs to allocate the host's buffers from; empty where it is not known.
         host_node: the NUMA node those CPUs are of; None where it is not known.
         far: that node is not the GPU's own, for comparison.
-        verify: `each` sample or `last` (the first and the last).
+        verify: `each` sample or the `last`.
     """
 
     id: str

@@ -27,7 +27,7 @@ from topocheck.topology.types import Topology
 METHOD = (
     "Copies: warm-ups and timed copies are queued behind a gate and then let go; CUDA events; a sample is the mean of "
     "its copies, the headline the median of the samples. Each destination is cleared before a sample and compared "
-    "whole, every byte, after it (a quick run: after the first and the last). Collectives: calls back to back, mean "
+    "whole, every byte, after it (a quick run: after the last). Collectives: calls back to back, mean "
     "over ranks of elapsed / calls; NCCL is called directly, but one call at a time through torch.distributed; sizes, "
     "algbw and busbw as nccl-tests defines them; GB/s = 10^9 bytes/s."
 )

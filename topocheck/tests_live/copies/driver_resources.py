@@ -127,7 +127,7 @@ class DriverResources:
     def pattern(self, name: str) -> Pattern:
         """Return the pattern of this run for one source."""
         if name not in self._patterns:
-            self._patterns[name] = Pattern(f"{self.nonce} {name}")
+            self._patterns[name] = Pattern(self.nonce, name)
         return self._patterns[name]
 
     def scratch(self, row: CopyRow, size_bytes: int, avoid: tuple[int, ...] = ()) -> int:

@@ -9,6 +9,7 @@ slowly than a GPU copies, so a few share the work.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 from collections.abc import Callable
@@ -45,16 +46,26 @@ def wipe(pointer: int, value: int, size: int) -> None:
     _shared(size, lambda start, end: ctypes.memset(pointer + start, value, end - start))
 
 
-class Pattern:
-    """A pseudo-random pattern that depends on `seed` alone; any two seeds differ in nearly every byte."""
+@functools.lru_cache(maxsize=2)
+def _stretch_of(run: str) -> ctypes.Array[ctypes.c_char]:
+    """Return the bytes of one run; making them takes 12 ms."""
+    return ctypes.create_string_buffer(hashlib.shake_256(run.encode()).digest(2 * BLOCK), 2 * BLOCK)
 
-    def __init__(self, seed: str) -> None:
-        self._stretch = ctypes.create_string_buffer(hashlib.shake_256(seed.encode()).digest(2 * BLOCK), 2 * BLOCK)
+
+class Pattern:
+    """A pseudo-random pattern that depends on `run` and `name` alone; any two differ in nearly every byte.
+
+    Patterns of one run begin at different places of its bytes.
+    """
+
+    def __init__(self, run: str, name: str = "") -> None:
+        self._stretch = _stretch_of(run)
         self._start = ctypes.addressof(self._stretch)
+        self._shift = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little") * 8
 
     def _block(self, index: int) -> int:
         # 40503 is odd, so consecutive blocks walk through 2^18 places before one repeats.
-        return self._start + index * 40503 * 8 % BLOCK
+        return self._start + (index * 40503 * 8 + self._shift) % BLOCK
 
     def fill(self, pointer: int, size: int) -> None:
         """Write the pattern to `size` bytes of host memory."""

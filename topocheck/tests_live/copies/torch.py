@@ -106,7 +106,7 @@ class TorchRow:
             raise UnsupportedRowError("torch issues every copy from its source device")
         self.progress(f"torch.empty for {t.source} to {t.destination}")
         source, destination = self._tensor(t.source), self._tensor(t.destination)
-        pattern = Pattern(f"{self.engine.nonce} {t.source} {t.destination}")
+        pattern = Pattern(self.engine.nonce, f"{t.source} {t.destination}")
         scratch = torch.empty(self.row.size_bytes, dtype=torch.uint8)
         pattern.fill(scratch.data_ptr(), self.row.size_bytes)
         source.copy_(scratch)
