@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from tests.machines.builder import Machine, machine
 from topocheck.host.base import Answer, Host
 from topocheck.model.base import Missing, Reason
@@ -58,7 +60,16 @@ def test_between_full_samples_costly_counters_are_not_asked() -> None:
     got, few = sample(plan(), full=False)
     assert not got.nvlinks
     assert not any("aer_dev" in q or "link_downed" in q or "NvLink" in q for q in few)
+    assert not any("DeviceGetFieldValues" in q or "PcieThroughput" in q for q in few)
     assert len(few) < len(full) / 3
+
+
+def test_nvlink_traffic_is_read_in_each_sample_where_it_is_asked_for() -> None:
+    """138 and 139 are NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX (nvml.h)."""
+    _, few = sample(msgspec.structs.replace(plan(), traffic=True), full=False)
+    asked = [q for q in few if "DeviceGetFieldValues" in q]
+    assert len(asked) == 8
+    assert all(q.split("|")[2].split(",") == [f"138:{(1 << 32) - 1}", f"139:{(1 << 32) - 1}"] for q in asked), asked
 
 
 def test_a_suspended_device_is_not_woken() -> None:

@@ -72,6 +72,8 @@ def sample(
     header: Header,
     for_s: float | None,
     each: Callable[[Sample], None] = lambda sample: None,
+    *,
+    traffic: bool = False,
 ) -> History:
     """Sample until the time is over or somebody asks to stop (KeyboardInterrupt), and return what was sampled.
 
@@ -80,6 +82,7 @@ def sample(
         header: what the recording begins with.
         for_s: how long; until asked to stop where None. 0 is one sample.
         each: called with each sample.
+        traffic: read NVLink's counters in each sample.
     """
     from topocheck.monitor.plan import plan_of
     from topocheck.monitor.sampler import Sampler
@@ -87,7 +90,7 @@ def sample(
 
     interval = header.interval_s
     last = -1 if for_s is None else int(for_s / interval + 1e-9)
-    plan = plan_of(report.topology, report.node, max(1, round(FULL_S / interval)), last)
+    plan = plan_of(report.topology, report.node, max(1, round(FULL_S / interval)), last, traffic=traffic)
     samples: list[Sample] = []
     if not plan.gpus and not plan.functions and not plan.ports:
         return History(header=header, samples=())

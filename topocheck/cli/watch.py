@@ -67,7 +67,7 @@ def watch(
     shown = _Shown(header, record, prometheus, on=not quiet and format_ == "text", no_color=no_color)
     stop_cleanly()
     try:
-        history = sampling.sample(report, header, for_s, shown.each)
+        history = sampling.sample(report, header, for_s, shown.each, traffic=shown.on_terminal)
     finally:
         shown.close()
     outcome = judged(report, history, policy)
@@ -93,9 +93,9 @@ class _Shown:
         if self._file is not None:
             self._file.write(line(header))
         style = common.style(None, no_color, 0)
-        terminal = on and common.on_terminal()
-        self._table = LiveTable(header, colour=style.colour) if terminal else None
-        self._lines = Lines(header) if on and not terminal else None
+        self.on_terminal = on and common.on_terminal()
+        self._table = LiveTable(header, colour=style.colour) if self.on_terminal else None
+        self._lines = Lines(header) if on and not self.on_terminal else None
 
     def each(self, sample: Sample) -> None:
         """Record and show a sample."""

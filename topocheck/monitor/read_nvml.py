@@ -17,7 +17,8 @@ from topocheck.probes.nvml.state import CLOCK_SM, TEMPERATURE_GPU, parse_process
 _ALL_LINKS = (1 << 32) - 1
 """Scope of a throughput field that sums all links of a GPU (nvml.h, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX)."""
 _THROUGHPUT = {138: "nvlink_tx_kib", 139: "nvlink_rx_kib"}
-_PCIE_BYTES = {197: "pcie_tx_bytes", 198: "pcie_rx_bytes"}
+_PCIE_TX, _PCIE_RX = 0, 1
+"""NVML_PCIE_UTIL_TX_BYTES and _RX_BYTES of nvml.h."""
 _FULL = {94: "pcie_replays", **{n: f"pcie_{name}" for n, name in fields.PCIE_ERRORS.items()}}
 _THROTTLED = {
     74: "sw_power_cap_ns",
@@ -53,6 +54,10 @@ def _gpu(host: Host, gpu: PlannedGpu, plan: Plan, *, full: bool) -> list[Reading
     if full:
         processes = parse_processes(asked.answer("DeviceGetComputeRunningProcesses", keep=False), "compute")
         state["pids"] = processes if isinstance(processes, Missing) else tuple(p.pid for p in processes)
+    if full and plan.counters:
+        # NVML's counters of bytes (fields 197 and 198) wrap at 2^32, which a link of gen 5 x16 moves in 68 ms.
+        state["pcie_tx_kb_s"] = asked.integer("DeviceGetPcieThroughput", _PCIE_TX, keep=False)
+        state["pcie_rx_kb_s"] = asked.integer("DeviceGetPcieThroughput", _PCIE_RX, keep=False)
     counters, missing = _counters(asked, plan, full=full)
     reading = GpuReading(
         address=gpu.address,
@@ -70,8 +75,9 @@ def _counters(asked: Asked, plan: Plan, *, full: bool) -> tuple[dict[str, int], 
     if not plan.counters:
         replays = asked.integer("DeviceGetPcieReplayCounter", keep=False)
         return ({}, {"pcie_replays": replays}) if isinstance(replays, Missing) else ({"pcie_replays": replays}, {})
+    if not full and not plan.traffic:
+        return {}, {}
     wanted = {(f, _ALL_LINKS): name for f, name in _THROUGHPUT.items()}
-    wanted |= {(f, 0): name for f, name in _PCIE_BYTES.items()}
     if full:
         wanted |= {(f, 0): name for f, name in {**_FULL, **_THROTTLED}.items()}
     counters, missing = _fields(asked, wanted)

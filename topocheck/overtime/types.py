@@ -67,6 +67,8 @@ class GpuReading(Reading, frozen=True, kw_only=True, omit_defaults=True):
         suspended: it is powered down, and was asked nothing.
         clock_reasons: bits of ClockReason.
         pids: processes on it; NVML gives the host's numbers.
+        pcie_tx_kb_s, pcie_rx_kb_s: 1000 bytes a second over 20 ms (nvmlDeviceGetPcieThroughput), the headers of
+            packets included: 10 % above the data of large copies (two H200).
     """
 
     address: str
@@ -81,6 +83,8 @@ class GpuReading(Reading, frozen=True, kw_only=True, omit_defaults=True):
     pcie_gen: int | Missing = NOT_RECORDED
     pcie_width_lanes: int | Missing = NOT_RECORDED
     pids: tuple[int, ...] | Missing = NOT_RECORDED
+    pcie_tx_kb_s: int | Missing = NOT_RECORDED
+    pcie_rx_kb_s: int | Missing = NOT_RECORDED
 
     @property
     def subject(self) -> str:

@@ -20,6 +20,7 @@ pynvml or this driver does not have is `unsupported: NVMLError_FunctionNotFound`
 | DeviceGetBAR1MemoryInfo | i | {bar1Total, bar1Free, bar1Used}: bytes |
 | DeviceGetCurrPcieLinkGeneration, CurrPcieLinkWidth, MaxPcieLinkGeneration, MaxPcieLinkWidth, | i | int |
 | ... GpuMaxPcieLinkGeneration, PcieReplayCounter | i | int |
+| DeviceGetPcieThroughput | i, direction (0 sent, 1 received) | int: 1000 bytes a second over 20 ms, which it waits |
 | DeviceGetPerformanceState, ComputeMode, PersistenceMode, VirtualizationMode, AddressingMode | i | int (enums) |
 | DeviceGetClockInfo, MaxClockInfo | i, clock (1: SM) | int: MHz |
 | DeviceGetTemperature | i, sensor (0: GPU) | int: degrees C |
@@ -85,7 +86,7 @@ PLAIN = frozenset(
     "DeviceGetName DeviceGetSerial DeviceGetVbiosVersion DeviceGetBoardPartNumber DeviceGetMinorNumber "
     "DeviceGetBoardId DeviceGetModuleId DeviceGetMultiGpuBoard DeviceGetArchitecture DeviceGetCudaComputeCapability "
     "DeviceGetCurrPcieLinkGeneration DeviceGetCurrPcieLinkWidth DeviceGetMaxPcieLinkGeneration "
-    "DeviceGetMaxPcieLinkWidth DeviceGetGpuMaxPcieLinkGeneration DeviceGetPcieReplayCounter "
+    "DeviceGetMaxPcieLinkWidth DeviceGetGpuMaxPcieLinkGeneration DeviceGetPcieReplayCounter DeviceGetPcieThroughput "
     "DeviceGetPerformanceState DeviceGetComputeMode DeviceGetPersistenceMode DeviceGetVirtualizationMode "
     "DeviceGetAddressingMode DeviceGetClockInfo DeviceGetMaxClockInfo DeviceGetTemperature "
     "DeviceGetCurrentClocksEventReasons DeviceGetMigMode DeviceGetEccMode DeviceGetMaxMigDeviceCount "
