@@ -108,7 +108,7 @@ def _curve(page: Page, key: tuple[str, str, str], points: list[ScalePoint]) -> N
     if any(p.oversubscribed for p in points):
         page.text("more ranks than cores: they wait for each other's core, so no efficiency is claimed", style="dim")
     if not step:
-        page.text("efficiency: busbw beside that of the fewest ranks", style="dim")
+        page.text("efficiency: busbw over that of the fewest ranks", style="dim")
 
 
 def _amount(points: list[ScalePoint]) -> str:
@@ -159,7 +159,7 @@ def _buckets(page: Page, report: ScaleReport) -> None:
         mine = [b for b in report.buckets if (b.backend, b.device, b.ranks) == (s.backend, s.device, s.ranks)]
         fastest = min(b.step_us for b in mine)
         page.table(
-            ("MiB", "step", "predicted", "beside the fastest"),
+            ("MiB", "step", "predicted", "above the fastest"),
             [
                 (
                     f"{b.bucket_mib:g}",

@@ -35,7 +35,8 @@ def _moved(c: Context, row: OtherSetting, s: Setting) -> tuple[State, str, tuple
         return state, what if doubtful else "all GPU pairs here have peer access", evidence
     if row.moves == "p2p_off":
         pairs = _pairs(c, proven=True)
-        return (State.WARN, f"{len(pairs)} GPU pairs here have peer access", ()) if pairs else None
+        have = "1 GPU pair here has" if len(pairs) == 1 else f"{len(pairs)} GPU pairs here have"
+        return (State.WARN, f"{have} peer access", ()) if pairs else None
     if row.moves == "gdr_off":
         able = [v for v in c.gpudirect.rdma if v.verdict is Verdict.YES]
         return (State.WARN, f"{len(able)} GPU-NIC pairs here can do GPUDirect RDMA", ()) if able else None

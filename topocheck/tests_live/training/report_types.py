@@ -73,8 +73,8 @@ class ScalePoint(msgspec.Struct, frozen=True, kw_only=True):
         batch: samples a rank takes in one step; None for a collective.
         nodes: nodes that these ranks fill; None where they fill no whole number of nodes.
         rate, unit: samples/s of all ranks together, or busbw in GB/s.
-        speed_up, efficiency: of a step, beside one rank; of a collective, busbw beside the fewest ranks. None where no
-            claim is made.
+        speed_up, efficiency: of a step, over one rank; of a collective, busbw over that of the fewest ranks. None where
+            no claim is made.
         oversubscribed: more ranks of host memory than cores.
     """
 

@@ -24,7 +24,7 @@ from topocheck.tests_live.training.report_types import JobLayout, ScaleOptions, 
 METHOD = (
     "Weak scaling: each rank takes the same batch. A step is zero_grad, forward, backward with the exchange of all "
     "gradients by DDP, and SGD, of square linear layers in fp32; steps back to back, mean over ranks, median of the "
-    "samples. Efficiency is speed-up over ranks. Gradient error is |g - e| / |e| beside the exact mean. Digits: 1437 "
+    "samples. Efficiency is speed-up over ranks. Gradient error is |g - e| / |e|, e the exact mean. Digits: 1437 "
     "to train, 360 to test, the same global batch for any number of ranks. MPI is mpi4py on host memory: one "
     "all_reduce after the backward pass."
 )
