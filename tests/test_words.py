@@ -61,4 +61,6 @@ def test_no_table_of_the_code_has_them() -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_page_has_them(path: Path) -> None:
-    assert not _found(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    # The page on moving lists the old names, as code.
+    assert not _found(re.sub(r"`[^`]*`", "", text) if path.name == "moving_from_0.1.md" else text)

@@ -22,7 +22,7 @@ from topocheck.checks import all_checks
 from topocheck.render.formats import prometheus
 
 INTEGRATIONS = Path(__file__).parents[2] / "integrations"
-SCRIPTS = sorted(p for p in INTEGRATIONS.rglob("*") if p.suffix in (".sh", ".nhc"))
+SCRIPTS = sorted(p for p in INTEGRATIONS.rglob("*") if p.suffix in (".sh", ".nhc") or p.name.startswith("elim."))
 
 
 def fake_topocheck(folder: Path, code: int, out: str = "", err: str = "") -> Path:
@@ -86,6 +86,41 @@ def test_nhc(tmp_path: Path, code: int, out: str, err: str, expected: str) -> No
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.stdout == expected
     assert (tmp_path / "args").read_text() == "check --format nhc --budget 10 --only pcie\n"
+
+
+LSF_CASES = [
+    (0, "", "", True),
+    (1, "GPU3 PCIe x8 of x16 - topocheck: pcie.link-width\n", "", False),
+    (0, "policy x - topocheck: unknown\n", "", True),  # could not tell
+    (1, "", "KeyError: 3\n", True),  # a crash
+    (2, "", "no such option\n", True),
+]
+
+
+@pytest.mark.parametrize(("code", "out", "err", "fit"), LSF_CASES)
+def test_lsf_pre_execution(tmp_path: Path, code: int, out: str, err: str, fit: bool) -> None:
+    """LSF requeues the job on any exit code but 0, and avoids the host by PREEXEC_EXCLUDE_HOST_EXIT_VALUES."""
+    env = {"TOPOCHECK": str(fake_topocheck(tmp_path, code, out, err)), "PATH": "/usr/bin:/bin"}
+    script = str(INTEGRATIONS / "lsf" / "host_pre_exec.sh")
+    done = subprocess.run(["/bin/sh", script], env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (0 if fit else 1, "")
+    assert (tmp_path / "args").read_text() == "check --format slurm-prolog --budget 10\n"
+
+
+@pytest.mark.parametrize(("code", "out", "err", "fit"), LSF_CASES)
+def test_lsf_load_index(tmp_path: Path, code: int, out: str, err: str, fit: bool) -> None:
+    """LIM reads `NUMBER NAME VALUE` lines for as long as the elim runs (IBM Spectrum LSF, external load indices)."""
+    env = {
+        "TOPOCHECK": str(fake_topocheck(tmp_path, code, out, err)),
+        "TOPOCHECK_INTERVAL": "0.01",
+        "PATH": "/usr/bin:/bin",
+    }
+    script = INTEGRATIONS / "lsf" / "elim.topocheck"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"/bin/sh {script} | head -n 3"],
+        env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.stdout == f"1 topocheck_ok {int(fit)}\n" * 3
 
 
 def npd(*args: str) -> tuple[int, str]:
