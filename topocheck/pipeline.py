@@ -137,7 +137,7 @@ Without CUDA's answers the prediction itself says what is not known: cuMem, mult
 
 
 def _as_known(node: Node, nccl: NcclView) -> NcclView:
-    """Return NCCL's view without its decisions, where answers were lost: NCCL will see what was not told here."""
+    """Return NCCL's view without its decisions, where answers were lost: NCCL will see what was not reported here."""
     from topocheck.checks.needs import sources_lost
 
     lost = sources_lost(node)

@@ -38,7 +38,7 @@ if [ "$id" = all ]; then
     case $code in
     0.0) end 0 "no check fails" ;;
     1.0) end 1 "${failed:-failed}" ;;
-    *) end 2 "topocheck could not tell what must be known" ;;
+    *) end 2 "topocheck could not determine a required fact" ;;
     esac
 fi
 case $applies$status in

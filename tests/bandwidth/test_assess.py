@@ -262,7 +262,7 @@ def test_what_is_slower_and_disturbed_is_unknown_and_counted() -> None:
 def test_gradients_without_a_curve_of_all_reduce_get_no_advice_and_are_told_so() -> None:
     report = make_report(Run(measurements=(_gloo(1 << 12, STEADY),)), TOPOLOGY, NODE, training=(14e9, 0.5))
     assert report.advice == (
-        "no advice for --gradients: it takes a cost model of all_reduce, from four steady sizes or more",
+        "no advice for --gradients: it needs a cost model of all_reduce, from four steady sizes or more",
     )
     assert make_report(Run(measurements=(_gloo(1 << 12, STEADY),)), TOPOLOGY, NODE).advice == ()
 
@@ -303,11 +303,11 @@ def test_policy() -> None:
 
 
 def test_not_measured_is_unknown_only_where_it_was_asked_for() -> None:
-    hang = NotMeasured(id="p2p", reason="hung in cuMemcpyAsync", required=True, next_step="look at dmesg")
+    hang = NotMeasured(id="p2p", reason="hung in cuMemcpyAsync", required=True, next_step="check dmesg")
     late = NotMeasured(id="local", reason="out of time")
     report = judge(not_measured=(hang, late))
     assert sorted(ids(report)) == [("bw.not-measured", State.NOTE), ("bw.not-measured", State.UNKNOWN)]
-    assert report.findings[0].fix == "look at dmesg"
+    assert report.findings[0].fix == "check dmesg"
 
 
 def test_disturbances() -> None:

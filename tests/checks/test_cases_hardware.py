@@ -83,7 +83,7 @@ def test_h06_two_bridged_cards_with_every_link_down() -> None:
 
 
 def test_h07_twelve_of_eighteen_links_by_design() -> None:
-    """The product has twelve links wired, so the six that are down on both cards are no finding."""
+    """The product has twelve NVLinks, so the six that are down on both cards are no finding."""
     assert _loud(healthy("h07_h100_nvl_12_of_18")) == {}
 
 

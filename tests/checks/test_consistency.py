@@ -30,7 +30,7 @@ ROWS = [
         subject="node"),
     Row(id=DIFFER, machine="h100_x2_vm", change={"patch": {"GPU1": {"now": "5x8"}}}, state=W, says=("x8", "x16")),
     Row(id=DIFFER, machine=HGX, change={"nvml": {"DeviceGetBAR1MemoryInfo|3": {"error": "Unknown"}}}, state=U,
-        subject=GPU3, says=("does not tell BAR1",)),
+        subject=GPU3, says=("does not report BAR1",)),
     Row(id=DIFFER, machine=HGX, change={"nvml": {"DeviceGetBAR1MemoryInfo|*": {"error": "NotSupported"}}}),
     Row(id=DIFFER, machine=HGX),
     Row(id=DIFFER, machine="h22_mixed_gpus"),

@@ -50,7 +50,7 @@ ROWS = [
         change={"files": {"/dev/kmsg": "mlx5_core 0000:3b:00.0: poll_health:812:(pid 0): Fatal error 1 detected"}}),
     Row(id="driver.kernel-log-errors", machine=HGX,
         change={"files": {"/dev/kmsg": "NVRM: Xid (PCI:0000:4b:00): 31, pid=4711, name=python3"}}),
-    Row(id="driver.no-gpu", machine="no_pci", state=N, subject="node", says=("no GPU was found",)),
+    Row(id="driver.no-gpu", machine="no_pci", state=N, subject="node", says=("no GPU found",)),
     Row(id="driver.no-gpu", machine="mi300x_x8"),
     Row(id="driver.no-gpu", machine=HGX),
     Row(id="driver.gpu-not-listed", machine="h46_task_of_one_gpu", state=N, subject="process", says=("1 of 4",)),

@@ -19,7 +19,7 @@ ROWS = [
     Row(id="nvlink.fabric-not-ready", machine="h50_hgx_b200",
         change={"gpus": {"fabric": {"state": 2}}}, state=F, says=("nvlsm", "install nvidia-fabricmanager")),
     Row(id="nvlink.fabric-not-ready", machine="h52_b200_one_outside", state=F, subject="0000:4c:00.0 GPU2",
-        says=("look at the fabric manager's log for this GPU",)),
+        says=("check the fabric manager's log for this GPU",)),
     Row(id="nvlink.fabric-not-ready", machine="h50_hgx_b200"),
     # nvml.h: DEGRADED_BW true is 1 in bits 1:0; ROUTE_UNHEALTHY true is 1 in bits 5:4.
     Row(id="nvlink.fabric-not-ready", machine="h50_hgx_b200",
@@ -145,7 +145,7 @@ def test_nodes_and_sockets_that_cut_across_each_other() -> None:
 
     p = plan(c.node, c.topology)
     assert all(b.cpus == "" for b in p.bindings)
-    assert any("cut across" in n for n in p.notes)
+    assert any("overlap" in n for n in p.notes)
     whole = msgspec.structs.replace(numa, nodes=(msgspec.structs.replace(first, node=0, cpulist="0-127"),))
     assert crossed_nodes(whole) == {}
 

@@ -109,7 +109,7 @@ ROWS = [
     Row(id="rdma.port-down", machine=HGX, change={"patch": {f"mlx5_{n}": {"state": "DOWN/Polling"} for n in range(10)}},
         state=W, subject="node", says=("none of 8 ports",)),
     Row(id="rdma.port-down", machine="h66_mtu_9000", change={"patch": {f"mlx5_{n}": {"state": "DOWN/Polling"}
-        for n in range(2)}}, state=N, says=("no signal from a partner",)),
+        for n in range(2)}}, state=N, says=("no signal from the other end",)),
     # one small window beside large ones: Resizable BAR is on
     Row(id="consistency.siblings-differ", machine="l40s_x8", change={"gpu": {"2": {"bar1_mib": 256}}}, state=W,
         subject="0000:3a:00.0 GPU2", says=("Resizable BAR is on", "displaymodeselector")),
@@ -118,7 +118,7 @@ ROWS = [
     Row(id="nvlink.fabric-not-ready", machine="gb200_tray", change={"gpus": {"fabric": False},
         "nvlink": {"switch": 0, "pairs": dict.fromkeys(("0-1", "0-2", "0-3", "1-2", "1-3", "2-3"), 6)}}),
     Row(id="nvlink.fabric-not-ready", machine="gb200_tray", change={"gpus": {"fabric": False}}, state=F,
-        says=("knows no fabric",)),
+        says=("reports no fabric",)),
     # a fix names the GPUs that it is to be done to
     Row(id="consistency.siblings-differ", machine=HGX, change={"gpu": {"2": {"mig": 1}, "5": {"mig": 1}}}, state=N,
         says=("nvidia-smi -i 2,5 -mig 0",)),

@@ -143,7 +143,7 @@ def test_a_file_that_loses_to_the_environment_is_told() -> None:
 def test_a_line_that_nccl_does_not_see_warns() -> None:
     f = one("nccl.conf-shadowed", variant(HGX, files={"/etc/nccl.conf": "NCCL_IB_HCA = mlx5_0\n"}))
     assert f.state is State.WARN
-    assert "blank" in f.title
+    assert "the space next to its name" in f.title
     assert findings("nccl.conf-shadowed", variant(HGX, files={"/etc/nccl.conf": "NCCL_IB_HCA=mlx5_0\n"})) == ()
 
 

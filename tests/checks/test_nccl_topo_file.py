@@ -91,7 +91,7 @@ def test_a_file_that_ends_the_init(text: str) -> None:
     c = with_file(HGX, text)
     f = one(ID, c)
     assert f.state is State.FAIL
-    assert "ends with an error" in f.consequence
+    assert "fails with an error" in f.consequence
     assert view(c.node, c.topology, c.gpudirect).fatal.startswith(PATH)
 
 

@@ -101,7 +101,7 @@ def test_the_same_in_a_guest_is_a_note() -> None:
 def test_one_gpu_without_a_node_warns() -> None:
     f = one("numa.node-mixed", _placeless("GPU5", "mlx5_5"))
     assert f.state is State.WARN
-    assert "GPU5, mlx5_5 tell no NUMA node" in f.title
+    assert "GPU5, mlx5_5 report no NUMA node" in f.title
     assert findings("numa.node-missing", _placeless("GPU5")) == ()
 
 

@@ -22,7 +22,7 @@ ROWS = [
         says=("all 18 NVLinks down",)),
     Row(id="nvlink.links-down", machine="rtx3090_x2_bridge", change={"gpu": {"0": {"links_down": [2]}}}, state=F,
         subject="0000:01:00.0 GPU0", says=("3 NVLinks active",)),
-    Row(id="nvlink.links-down", machine="h06_h100_nvl_links_down", state=W, says=("bridge", "12 links wired")),
+    Row(id="nvlink.links-down", machine="h06_h100_nvl_links_down", state=W, says=("bridge", "12 NVLinks")),
     Row(id="nvlink.links-down", machine="h14_bridge_pairs", change={"nvlink": {"pairs": {"2-3": 0}}}, state=N,
         says=("no bridge fitted",)),
     Row(id="nvlink.links-down", machine="h100_x2_vm", change={"nvlink": {"switch": 0}}, state=U, says=("host",)),

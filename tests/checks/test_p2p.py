@@ -48,7 +48,7 @@ ROWS = [
         applies=False),
     Row(id="p2p.iommu-translates", machine=HGX),
     Row(id="p2p.unverified-across-host-bridges", machine=ADA, change={"system": {"iommu": "DMA"}}, state=W,
-        says=("unproven", "NCCL_P2P_DISABLE=1")),
+        says=("not verified", "NCCL_P2P_DISABLE=1")),
     Row(id="p2p.unverified-across-host-bridges", machine=ADA),
     Row(id="p2p.flat-vm-tree", machine="h26_vm_flat_a800", state=U, says=("8 GPUs and 8 NICs", "NCCL_TOPO_FILE")),
     Row(id="p2p.flat-vm-tree", machine="h26_vm_flat_a800",

@@ -85,7 +85,7 @@ def test_the_advice_looks_for_nothing_that_is_not_missing(id_: str, expect: Expe
 
 def test_a_link_that_is_down_is_the_boards_matter() -> None:
     (fix,) = _advice("policy.nvlinks-missing", HGX, Expect(nvlinks_per_gpu=18), gpu={"3": {"links_down": [4]}})
-    assert fix == "reset the GPU, then look at its board"
+    assert fix == "reset the GPU, then have its board checked"
 
 
 def test_mig_is_told_as_the_reason_and_what_to_do() -> None:

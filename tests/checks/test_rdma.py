@@ -23,7 +23,7 @@ MLX0 = PORT.format(bus="19", name="mlx5_0")
 @pytest.mark.parametrize(
     ("told", "expected", "words"),
     [
-        ("DOWN/Polling", State.WARN, "no signal from a partner"),
+        ("DOWN/Polling", State.WARN, "no signal from the other end"),
         ("DOWN/Disabled", State.NOTE, "switched off"),
         ("INIT/LinkUp", State.WARN, "no subnet manager"),
         ("DOWN/LinkUp", State.WARN, "the link is up, and the port is not"),
@@ -128,7 +128,7 @@ def test_without_an_active_port_no_road_is_needed() -> None:
 
 @pytest.mark.parametrize(
     ("version", "words"),
-    [("2.22.3", "does not see the module"), ("2.23.4", "takes the module for a working one")],
+    [("2.22.3", "does not see the module"), ("2.23.4", "assumes that the module works")],
 )
 def test_what_nccl_makes_of_an_unregistered_module_depends_on_its_version(version: str, words: str) -> None:
     c = with_nccl(healthy("h18_peermem_not_registered"), version)

@@ -189,7 +189,7 @@ def test_placement_of_ranks_without_gpus_points_to_no_suggestion(tmp_path: Path)
     ran = run(placement, *files)
     assert ran.code == 1
     assert "2 ranks share CPUs 0" in ran.out
-    assert "fix: bind each to CPUs of its own\n" in ran.out
+    assert "fix: bind each to its own CPUs\n" in ran.out
     assert "nothing to place" in ran.out
 
 

@@ -104,5 +104,5 @@ def test_nodes_odd_in_the_same_way_are_one_entry_of_the_text() -> None:
     fleet = rolled_out(18, 2)
     assert len(fleet.outliers) == 2
     text = fleet_text(fleet, Style(width=200))
-    assert text.count("driver_version 550.90.07") == 1
+    assert text.count("driver 550.90.07") == 1
     assert "2 nodes: node00018 node00019" in text

@@ -167,7 +167,7 @@ def test_a_guest_of_one_node_has_nothing_to_cross() -> None:
     """cloud_vm_17nic: one socket, one NUMA node, numa_node -1 everywhere; nvidia-smi says SYS there."""
     t = build(cached("cloud_vm_17nic"))
     texts = {r.text for v in judge(cached("cloud_vm_17nic"), t).rdma for r in v.reasons if "crosses" in r.text}
-    assert texts == {"traffic crosses two host bridges of one NUMA node (SYS), at less than the wire's rate"}
+    assert texts == {"traffic crosses two host bridges of one NUMA node (SYS), at less than the link's rate"}
 
 
 def test_a_translating_iommu_and_acs_degrade() -> None:
@@ -187,7 +187,7 @@ def test_a_small_window_degrades() -> None:
 
 
 def test_a_flat_guest_cannot_tell_how_close() -> None:
-    """NVIDIA/nccl issue 1674: eight A800 in a guest, all PHB, NUMA of the NICs not told: no cabling advice."""
+    """NVIDIA/nccl issue 1674: eight A800 in a guest, all PHB, NUMA of the NICs not reported: no cabling advice."""
     devices = (facts.gpu("pci0000:00 03:00.0", numa_node=1), facts.nic("pci0000:00 05:00.0"))
     v = verdict(machine(devices=devices, system={"hypervisor": "KVM"}))
     assert v.verdict == "unknown"

@@ -10,7 +10,7 @@ from topocheck.probes.kept.table import ROWS
 def test_the_table_is_current() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert text.count(BEGIN) == text.count(END) == 1
-    assert text == renewed(text), f"renew it, and look at what changed: {RENEW}"
+    assert text == renewed(text), f"renew it, and check what changed: {RENEW}"
 
 
 def test_every_row_says_what_stays() -> None:

@@ -117,7 +117,7 @@ def test_depth_size_and_number_are_limited():
     ("text", "words"),
     [
         ('<system version="1">\t<cpu numaid="0"/></system>', "tab"),
-        ('<system  version="1"/>', "several blanks"),
+        ('<system  version="1"/>', "several spaces"),
         ('<system\nversion="1"/>', "parted by spaces"),
         (f'<system version="1" name="{"x" * 300}"/>', "254"),
         ('<system version="1" version="2"/>', "twice"),
@@ -145,7 +145,7 @@ def test_rules_beyond_syntax():
         '<pci busid="0000:01:00.0"/></cpu></system>'
     )
     words = " | ".join(r.text for r in check_topology(parse(text).root, (2, 28, 9)))
-    for expected in ("without busid", "is none NCCL knows", "not written dddd", "without count", "stands twice"):
+    for expected in ("without busid", "is none NCCL knows", "not written dddd", "without count", "appears twice"):
         assert expected in words
 
 

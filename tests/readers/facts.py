@@ -33,7 +33,7 @@ def read(text: str | bytes, name: str = "text") -> Node:
 
 
 def wrong(got: Any, want: Any, at: str = "", leave_out: Iterable[str] = ()) -> list[str]:
-    """Return where `got` tells something else than `want`; what it does not tell (`is_lost`) is not wrong.
+    """Return where `got` differs from `want`; what it does not report (`is_lost`) is not wrong.
 
     A list of devices is compared by address, name, node or link; `got` may hold fewer.
     """

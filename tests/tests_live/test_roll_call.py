@@ -108,13 +108,13 @@ def test_hang_of_which_not_all_is_seen() -> None:
     me = RankState(pid=os.getpid(), step=3, call="ncclAllReduce")
     # One of a launcher's ranks knows only that it waits.
     assert hang_text({4: me}, 75, 0) == (
-        "rank 4 waits in ncclAllReduce (75 s without a word): one of the others did not come, or it hangs"
+        "rank 4 waits in ncclAllReduce (75 s without a message): one of the others did not come, or it hangs"
     )
     # Of three ranks started here, number 1 never said a word.
     assert "rank 1 did not come" in hang_text({0: me, 2: me}, 20, 3)
     # All of a group at one step: nobody is named.
-    assert hang_text({0: me, 1: me}, 20, 2) == "all ranks hung in ncclAllReduce (20 s without a word)"
-    assert hang_text({0: me, 1: me}, 20, 0) == "all ranks hung in ncclAllReduce (20 s without a word)"
+    assert hang_text({0: me, 1: me}, 20, 2) == "all ranks hung in ncclAllReduce (20 s without a message)"
+    assert hang_text({0: me, 1: me}, 20, 0) == "all ranks hung in ncclAllReduce (20 s without a message)"
 
 
 def test_many_ranks_are_counted() -> None:

@@ -130,7 +130,7 @@ def _apart(*numa_of_nics: object) -> NearestNics:
 
 
 def test_a_nic_that_may_be_on_the_gpus_node_leaves_open_which_is_the_nearest() -> None:
-    """SYS then stands for "not told" too: the NIC without a node could be nearer than the others, or as far."""
+    """SYS then stands for "not reported" too: the NIC without a node could be nearer than the others, or as far."""
     near = _apart(ABSENT, 1, 1)
     assert (near.nics, near.untold) == ((), "the NUMA node of mlx5_0 is not known")
     assert _apart(1, 1).nics == ("0000:01:00.0", "0001:01:00.0")

@@ -150,7 +150,7 @@ def _one(m: Measurement, expected: Expected | None) -> Assessment:
     at_most = "at most " if expected.bound else ""
     text = f"{value:.1f} of {at_most}{expected.theory:.1f} GB/s, {100 * share:.0f} %: limited by {expected.words()}"
     if m.kind != "collective" and share > 1.03:
-        text += "; more than that hop is said to carry, so what the machine says of it cannot be right"
+        text += "; more than the hop's reported rate, so that reading cannot be right"
         return Assessment(
             measurement=m.id,
             theoretical_gb_s=round(expected.theory, 3),

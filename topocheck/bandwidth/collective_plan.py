@@ -145,7 +145,7 @@ def _cannot(backend: Backend, gpus: tuple[Gpu, ...], options: Options) -> str:
         return "torch is not installed: pip install torch"
     if backend == "nccl":
         if any(g.nvml is not None and g.nvml.mig_current is True for g in gpus):
-            return "MIG is on, and NCCL takes no two instances of one GPU"
+            return "MIG is on, and NCCL does not accept two instances of one GPU"
         if not gpus:
             return "NCCL needs one GPU for each rank, and no NVIDIA GPU was found here; gloo and mpi need none"
         if options.joined:

@@ -170,7 +170,7 @@ def refusal(points: Sequence[Point]) -> str:
             return f"time falls from {a.size_bytes:.0f} to {b.size_bytes:.0f} bytes by more than the noise"
     largest = ordered[-1].seconds
     if largest < 1.5 * ordered[0].seconds:
-        return "the largest size takes hardly longer than the smallest; measure larger sizes"
+        return "the largest size takes barely longer than the smallest; measure larger sizes"
     return ""
 
 

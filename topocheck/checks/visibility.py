@@ -53,7 +53,7 @@ def nvml_silent(node: Node) -> str | None:
         return node.nvml.error or str(gpus)
     # Addresses may come from the driver's files, and a GPU that is called lost was asked and answered for.
     if gpus and not any(g.lost or known(g.uuid) or known(g.name) or known(g.memory_total_bytes) for g in gpus):
-        return f"it counts {_gpus(len(gpus))} and tells nothing of any: {gpus[0].uuid}"
+        return f"it counts {_gpus(len(gpus))} and reports nothing about any: {gpus[0].uuid}"
     return None
 
 

@@ -72,9 +72,7 @@ def bw(
         OptionalPath,
         typer.Option("--baseline", metavar="FILE", help="Compare with a saved run; with --from, two saved runs."),
     ] = None,
-    tolerance: Annotated[
-        float, typer.Option("--tolerance", help="With --baseline: part of it that may be lost.")
-    ] = 0.1,
+    tolerance: Annotated[float, typer.Option("--tolerance", help="With --baseline: share that may be lost.")] = 0.1,
     gradients: Annotated[
         OptionalText, typer.Option("--gradients", help="Gradients of a model (14GB): advice on its fusion buffers.")
     ] = None,

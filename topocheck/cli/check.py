@@ -152,7 +152,7 @@ def explain(
     id_: Annotated[str, typer.Argument(metavar="ID", help="Id of a check, `formats`, `strategies`, or `list`.")],
     no_color: common.NoColor = False,
 ) -> None:
-    """Explain what a check looks at, why it matters, how to fix it and when it does not apply."""
+    """Explain what a check evaluates, why it matters, how to fix it and when it does not apply."""
     import difflib
 
     from topocheck.checks import all_checks

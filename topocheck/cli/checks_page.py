@@ -20,7 +20,7 @@ _HEAD = """\
 
 <!-- Made by `python -m topocheck.cli.checks_page`; edit the docstrings of topocheck/checks/*.py instead. -->
 
-`topocheck check` runs all of these. `--only` and `--skip` take an id or an area (`pcie.*`); the policy turns them
+`topocheck check` runs all of these. `--only` and `--skip` accept an id or an area (`pcie.*`); the policy turns them
 on and off, and changes severities and thresholds ([policy.md](policy.md)). `topocheck explain ID` prints one of them.
 
 A check of scope `node` judges hardware, driver and kernel. One of scope `process` judges the environment, limits,
@@ -38,7 +38,7 @@ or where the policy asks for it (`preview = true`). Those in preview are marked 
 | `note` | worth knowing, nothing is wrong |
 | `warn` | may cost performance, or will under some load |
 | `fail` | worse than its own hardware, its siblings, or the policy |
-| `unknown` | the facts that it takes could not be had; never taken for `ok` |
+| `unknown` | the facts it needs could not be read; never `ok` |
 | `not_applicable` | this machine has nothing of the kind |
 
 ## Exit codes
@@ -70,8 +70,8 @@ def checks_page(checks: Iterable[Check]) -> str:
 
 def _formats() -> str:
     lines = [
-        "## Formats\n\nExit codes that a format gives for healthy, failed, and could not tell:\n\n",
-        "| format | healthy | failed | could not tell | convention |\n| --- | --- | --- | --- | --- |\n",
+        "## Formats\n\nExit codes that a format gives for healthy, failed, and could not be determined:\n\n",
+        "| format | healthy | failed | unknown | convention |\n| --- | --- | --- | --- | --- |\n",
     ]
     for name, f in FORMATS.items():
         healthy, failed, unknown = f.codes or (0, 1, 3)

@@ -39,7 +39,7 @@ Output = Annotated[
     typer.Option("--output", "-o", metavar="FILE", help="Write to FILE instead of standard output."),
 ]
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colour, whatever the terminal (also: NO_COLOR=1).")]
-Width = Annotated[int, typer.Option("--width", min=0, help="Columns of the text; 0 takes the terminal's, or 80.")]
+Width = Annotated[int, typer.Option("--width", min=0, help="Columns of text; 0: those of the terminal, or 80.")]
 
 
 def open_host(recording: Given, *, cross_check: bool = False, budget_s: float | None = None) -> Host:

@@ -40,10 +40,11 @@ def diff(
     NCCL's version and settings. What differs between healthy nodes of one kind (identifiers, clocks, idle link speeds,
     counters) is left out.
     Exits 0 where nothing differs, 1 where something does, 2 where a file cannot be read, 3 where nothing is seen to
-    differ and one of the two does not tell all that the other does (a look without root beside one with it).
+    differ and one of the two does not hold all that the other does (one read without root, the other with it).
     """
     from topocheck.cli.fleet_files import read_facts
     from topocheck.compare.changes import diff as differences_of
+    from topocheck.compare.changes import new_findings
     from topocheck.compare.job import job_problems
     from topocheck.model.document import SCHEMA_VERSION
     from topocheck.render.fleet import diff_text
@@ -55,11 +56,13 @@ def diff(
     one_node = same_node or (a.name == b.name and second is None)
     job = () if one_node else job_problems(((a.name, a.job), (b.name if b.name != a.name else f"{b.name} (B)", b.job)))
     found = differences_of(b, a, identifiers=one_node)
+    worse = new_findings(b, a)
     if format_ == "json":
         document = {
             "schema_version": SCHEMA_VERSION,
             "first": a.name,
             "second": b.name,
+            "findings": worse,
             "differences": found,
             "job": job,
         }
@@ -68,9 +71,9 @@ def diff(
     if format_ == "html":
         from topocheck.render.html.results import diff_html
 
-        text = diff_html(found, *names, job)
+        text = diff_html(found, *names, job, worse)
     elif format_ == "text":
-        text = diff_text(found, *names, common.style(output, no_color, width), job)
+        text = diff_text(found, *names, common.style(output, no_color, width), job, worse)
     common.emit(text, output)
     if job or any(d.comparable for d in found):
         raise typer.Exit(EXIT_FAILED)

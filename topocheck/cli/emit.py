@@ -142,11 +142,12 @@ def _places(wanted: Wanted) -> tuple[list[NodePlace], str]:
     for e in collection.entries:
         if e.renamed:
             raise InputError(
-                f"{e.file}: names, addresses and identifiers were replaced when it was saved, so it tells no network; "
+                f"{e.file}: names, addresses and identifiers were replaced when it was saved, so its "
+                "network is not known; "
                 "take recordings made with: topocheck snapshot save --keep-identifiers"
             )
         if e.name == e.file:
-            raise InputError(f"{e.file}: tells no host name, and Slurm wants one for each node")
+            raise InputError(f"{e.file}: has no host name, and Slurm wants one for each node")
         if not is_slurm_node(e.name):
             raise InputError(f"{e.file}: {e.name!r:.80} is no host name that Slurm's files can hold")
     names = collection.names()

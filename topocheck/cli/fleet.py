@@ -26,7 +26,7 @@ def fleet(
     ],
     against: Annotated[
         Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option("--against", metavar="FOLDER", help="Also tell what changed since the reports in FOLDER."),
+        typer.Option("--against", metavar="FOLDER", help="Also show what changed since the reports in FOLDER."),
     ] = None,
     format_: Annotated[str, typer.Option("--format", help="text, json (--json), html or csv.")] = "text",
     output: common.Output = None,
@@ -39,7 +39,7 @@ def fleet(
     strict: Annotated[
         bool,
         typer.Option(
-            "--strict", help="Odd and mixed nodes, warnings, unknowns and unreadable files count as failures."
+            "--strict", help="Outlier and mixed nodes, warnings, unknowns and unreadable files count as failures."
         ),
     ] = False,
     all_: Annotated[bool, typer.Option("--all", help="List everything, however long.")] = False,

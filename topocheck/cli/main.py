@@ -23,7 +23,7 @@ COMMANDS = {
     "report": ("report:report", "Show this node's problems, topology and link bandwidths."),
     "check": ("check:check:CheckCommand", "Check this node: may a job start here, and if not, why."),
     "watch": ("watch:watch", "Sample links, counters and clocks over time, and judge what grew."),
-    "explain": ("check:explain", "Explain what a check looks at, why it matters and how to fix it."),
+    "explain": ("check:explain", "Explain what a check evaluates, why it matters and how to fix it."),
     "bw": ("bw:bw", "Measure copies and collectives, and say what limits them."),
     "network": ("network:app", "Measure the network between the nodes of a job."),
     "nccl": ("nccl:app", "What NCCL reads, what it sees, and what it will do."),

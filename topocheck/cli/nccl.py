@@ -28,7 +28,7 @@ NcclVersion = Annotated[
 ]
 TopoFile = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option("--topo", metavar="FILE", help="A topology file to take instead of what the machine shows."),
+    typer.Option("--topo", metavar="FILE", help="A topology file to use instead of what the machine shows."),
 ]
 
 
@@ -123,7 +123,7 @@ def topo(
 
     common.choose(format_, ("text", "json"), "--format")
     if input_ is None and no_machine:
-        raise InputError("--no-machine: there is nothing to look at without --input FILE")
+        raise InputError("--no-machine: nothing to read without --input FILE")
     if input_ is not None and restricted:
         raise InputError("--restricted is for a file that is written; --input FILE reads one")
     if no_machine and from_:

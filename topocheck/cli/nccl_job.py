@@ -90,7 +90,7 @@ def _look_for_gpus(topology: Topology, from_: common.Given) -> None:
 
     where = f"in {', '.join(map(str, from_))}" if from_ else "here"
     if not topology.gpus:
-        other = "; --from takes a recording of another machine, --topo a topology file" if not from_ else ""
+        other = "; --from reads a snapshot of another machine, --topo a topology file" if not from_ else ""
         raise InputError(f"no NVIDIA GPU {where}, so there is nothing to predict{other}")
     if not usable_gpus(topology):
         why = why_unusable(topology.gpus[0]) or "no GPU can be used"

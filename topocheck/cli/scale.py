@@ -39,7 +39,7 @@ def scale(
     gradients: Annotated[
         OptionalText, typer.Option("--gradients", help="Gradient bytes of the model; else 25MiB, on a GPU 256MiB.")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Samples a rank takes in a step; 0: 32, on a GPU 512.")] = 0,
+    batch: Annotated[int, typer.Option("--batch", help="Samples per rank and step; 0: 32, on a GPU 512.")] = 0,
     hooks: Annotated[
         str,
         typer.Option(

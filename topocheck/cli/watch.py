@@ -47,7 +47,7 @@ def watch(
     """Sample links, counters, clocks and ports, and judge what grew.
 
     Reads only, and wakes no suspended device. Ends after --for, or on SIGINT and SIGTERM, and then judges: exit code
-    0 healthy, 1 failed, 2 wrong usage, 3 could not tell what must be known.
+    0 healthy, 1 failed, 2 wrong usage, 3 a required fact could not be determined.
     """
     from topocheck.cli.signals import stop_cleanly
     from topocheck.render import checks as render

@@ -10,7 +10,7 @@ from topocheck.compare.format import difference, path, place, size, size_source
 from topocheck.compare.match import align, delta, reference_value, rename, rename_slot, slot_order
 from topocheck.compare.outliers import TOLERANCE
 from topocheck.compare.store import Collection, Entry, PackedDevices
-from topocheck.compare.types import Change, Difference, NodeFacts
+from topocheck.compare.types import Change, Difference, NodeFacts, NodeFinding
 
 _OWN = {"gpu": ("hardware", "uuid"), "nic": ("hardware", "node_guid"), "port": ("network", "address")}
 """Kind of slot -> section and name of what `_own` says of it."""
@@ -66,7 +66,7 @@ def _diff(
             found.append(
                 Difference(
                     section=section, device=place(slot, known), field=what,
-                    value=renamed[slot], majority=old_identifiers[slot], path=at,
+                    value=renamed[slot], majority=old_identifiers[slot], path=at, slot=slot,
                 )
             )  # fmt: skip
     for name in sorted(sizes.keys() & old_sizes.keys()):
@@ -75,10 +75,17 @@ def _diff(
             found.append(
                 Difference(
                     section="hardware", device=place(slot, known), field=field, value=size(sizes[name]),
-                    majority=size(old_sizes[name]), source=size_source(slot, field, known),
+                    majority=size(old_sizes[name]), source=size_source(slot, field, known), slot=slot,
                 )
             )  # fmt: skip
     return tuple(sorted(found, key=lambda d: (d.section, d.device, d.field)))
+
+
+def new_findings(now: NodeFacts, before: NodeFacts) -> tuple[NodeFinding, ...]:
+    """Return the failures and warnings of one node that the other does not have, worst first."""
+    known = {(f.id, f.subject) for f in before.findings}
+    found = [f for f in now.findings if f.state in ("fail", "warn") and (f.id, f.subject) not in known]
+    return tuple(sorted(found, key=lambda f: f.state))
 
 
 def changes(now: Collection, before: Collection) -> tuple[Change, ...]:

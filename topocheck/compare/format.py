@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from topocheck.compare.fields import KINDS, Field, kind_of
 from topocheck.compare.match import WHOLE
 from topocheck.compare.types import UNKNOWN, Difference, Value
+from topocheck.knowledge.products import nic_port
+from topocheck.model.base import is_digits
 
+_MELLANOX = 0x15B3
 _ARRAYS = {"gpu": "gpus", "accelerator": "accelerators", "nic": "nics", "pci": "pci"}
 _HOST_PARTS = {"memlock_bytes": "limits", "nofile": "limits", "stack_bytes": "limits"}
 
@@ -22,6 +25,24 @@ def shown(value: Value) -> str:
         return str(int(value))
     text = str(value)
     return f"unknown ({text[1:].replace('_', ' ')})" if text.startswith(UNKNOWN) and text != UNKNOWN else text or "none"
+
+
+def chip(pci_id: str) -> str:
+    """Return PCI ids with the trade name before them where it is known: `ConnectX-7 15b3:1021`."""
+    vendor, _, device = pci_id.partition(":")
+    try:
+        ids = int(vendor, 16), int(device, 16)
+    except ValueError:
+        return pci_id
+    port = nic_port(*ids)
+    return f"{port.name} {pci_id}" if port is not None else pci_id
+
+
+def hca(model: str) -> str:
+    """Return an `hca_type` with its trade name; the number behind `MT` is the PCI device id in decimal."""
+    number = model.removeprefix("MT")
+    port = nic_port(_MELLANOX, int(number)) if number != model and is_digits(number) and len(number) < 6 else None
+    return f"{port.name} ({model})" if port is not None else model
 
 
 def size(size_bytes: float) -> str:
@@ -51,6 +72,8 @@ def place(slot: str, addresses: Mapping[str, str]) -> str:
         return place(slot[4:], addresses)
     if kind == "setting":
         return slot[8:]
+    if kind == "inventory":
+        return f"inventory {chip(slot[10:])}"
     if kind in _ARRAYS:
         address = addresses.get(slot, "")
         return f"{_device(slot)} {address}".strip() if kind != "pci" else f"port {address or slot[3:]}"
@@ -98,6 +121,7 @@ def difference(
         comparable=told,
         path=path(slot, field.name if i != WHOLE else "", known),
         source=_source(slot, field, known),
+        slot=slot,
     )
 
 

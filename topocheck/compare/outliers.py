@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from topocheck.compare.fields import kind_of
-from topocheck.compare.format import difference, place, shown, size, size_source
+from topocheck.compare.format import difference, hca, place, shown, size, size_source
 from topocheck.compare.job import job_problems
 from topocheck.compare.match import WHOLE, Delta, align, delta, reference_value, rename, slot_order
 from topocheck.compare.rails import crossed, rail_map
@@ -30,6 +30,7 @@ from topocheck.compare.types import (
     UnreadableFile,
     Value,
 )  # fmt: skip
+from topocheck.knowledge.products import find_product
 
 MAJORITY_SHARE = 0.6
 """A value is the majority's, and a node without it an outlier, where at least this part of the nodes has it; below that
@@ -101,6 +102,12 @@ def judge(
     )
 
 
+def _gpu(pci_id: str) -> str:
+    """Return a GPU's model by its PCI ids, with the product's name where it is known."""
+    product = find_product(None, int(pci_id[5:], 16)) if pci_id.startswith("10de:") else None
+    return f"GPU {pci_id}" if product is None else f"GPU {product.name} ({pci_id})"
+
+
 def _types(members: Iterable[_Member]) -> dict[str, list[_Member]]:
     found: dict[tuple[str, str], list[_Member]] = defaultdict(list)
     for m in members:
@@ -115,7 +122,7 @@ def _types(members: Iterable[_Member]) -> dict[str, list[_Member]]:
         home = next((x for x in large if x[0] == k[0]), None)
         home = home or next((x for x in large if x[1] and x[1] == k[1]), None)
         out.setdefault(home or k, []).extend(found[k])
-    return {f"{kind}, GPU {model}" if model else kind: ms for (kind, model), ms in out.items()}
+    return {f"{kind}, {_gpu(model)}" if model else kind: ms for (kind, model), ms in out.items()}
 
 
 def _judge_type(
@@ -309,7 +316,7 @@ def _counts(collection: Collection) -> tuple[tuple[Count, ...], tuple[Count, ...
             elif kind == "setting":
                 settings[name][shown(values[0])] += n
         for model, firmware in {(shown(v[0]), shown(v[2])) for s, v in devices.items() if kind_of(s) == "nic"}:
-            versions[f"firmware of {model}"][firmware] += n
+            versions[f"firmware of {hca(model)}"][firmware] += n
     total = len(collection.entries)
     for counts in settings.values():
         if counts.total() < total:

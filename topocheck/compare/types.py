@@ -156,6 +156,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         comparable: False where one of the two values could not be known, so that they may be equal after all.
         path: where the value stands in the node's JSON report.
         source: the file or call of the machine behind it.
+        slot: the device by its place among those of its kind (`gpu3`, `pci pci12`, `node`), as NodeFacts has them.
     """
 
     section: str
@@ -167,6 +168,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     comparable: bool = True
     path: str = ""
     source: str = ""
+    slot: str = ""
 
 
 class Outlier(msgspec.Struct, frozen=True, kw_only=True):

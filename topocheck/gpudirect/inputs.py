@@ -281,7 +281,7 @@ def undriven(g: Ground, gpu: Gpu) -> ReasonStep | None:
             f"{gpu.label} no longer answers on the bus, so nothing is known of it",
             "unknown",
             quoted,
-            "drain the node, then reset the GPU or power-cycle; look at power, riser and slot",
+            "drain the node, then reset the GPU or power-cycle; check power, riser and slot",
         )
     driver = gpu.pci.driver if gpu.pci is not None else None
     if driver == "vfio-pci":
@@ -320,14 +320,14 @@ def fabric_trouble(g: Ground, gpu: Gpu) -> ReasonStep | None:
             f"{gpu.label} is not registered with the NVLink fabric ({state})",
             "no",
             quoted,
-            "start nvidia-fabricmanager in the version of the driver, and look at its log",
+            "start nvidia-fabricmanager in the version of the driver, and check its log",
         )
     if state == "Completed" and not isinstance(status, Missing) and status != "Success":
         return ReasonStep(
             f"{gpu.label} joined the NVLink fabric with an error ({status})",
             "no",
             quoted,
-            "look at the logs of nvidia-fabricmanager (and nvidia-imex), then reset the GPU",
+            "check the logs of nvidia-fabricmanager (and nvidia-imex), then reset the GPU",
         )
     product = product_of(gpu)
     for value in (state, status) if state != "Not Supported" else ():

@@ -42,7 +42,7 @@ class _Own(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         blocked: it is lost, given away or not driven.
-        split: MIG takes peer access away.
+        split: MIG disables peer access.
         sold_without: its product has no peer access over PCIe.
         fabric: the NVLink fabric has not taken it in.
         window: its window to memory is small.
@@ -185,7 +185,7 @@ def _no_word(a: Gpu, b: Gpu) -> ReasonStep:
 
 
 def _partition(gpu: Gpu) -> tuple[ReasonStep, ...]:
-    """MIG takes peer access away (NVIDIA Multi-Instance GPU User Guide, application considerations)."""
+    """MIG disables peer access (NVIDIA Multi-Instance GPU User Guide, application considerations)."""
     mig = gpu.nvml.mig_current if gpu.nvml is not None else False
     if isinstance(mig, Missing) and is_lost(mig):
         return (ReasonStep(f"whether MIG splits {gpu.label} could not be read ({mig.reason.value})", "unknown"),)
@@ -297,7 +297,7 @@ def _guest(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:
             "this is a guest without a P2P clique: the host's ACS and IOMMU decide, and cannot be seen from here",
             "unknown",
             said(g.node.system, "hypervisor", g.node.system.hypervisor),
-            "ask the host's keeper; prove it with a checked copy",
+            "ask the host's administrator; prove it with a checked copy",
         )
     ]
 

@@ -166,7 +166,7 @@ def _distance(g: Ground, gpu: Gpu, nic: Nic, path: Path, passed: PciePath | None
                 "a guest of a hypervisor that shows a flat bus: how close the two are cannot be seen from here",
                 "unknown",
                 said(g.node.system, "hypervisor", g.node.system.hypervisor),
-                "ask the host's keeper for a topology file (NCCL_TOPO_FILE); ACS and ATS are the host's matter",
+                "ask the host's administrator for a topology file (NCCL_TOPO_FILE); ACS and ATS are the host's matter",
             )
         ]
     if isinstance(word, Missing):
@@ -193,7 +193,7 @@ def _distance(g: Ground, gpu: Gpu, nic: Nic, path: Path, passed: PciePath | None
     elif coherent:
         steps.append(ReasonStep(f"the NIC reaches the GPU's memory through its CPU by C2C ({word})", "yes", quoted))
     else:
-        text = f"traffic crosses {_bridges(word, crosses)} ({word}), at less than the wire's rate"
+        text = f"traffic crosses {_bridges(word, crosses)} ({word}), at less than the link's rate"
         steps.append(ReasonStep(text, "degraded", quoted))
     if not coherent:
         steps += _in_the_way(g, gpu, nic, passed)
@@ -269,7 +269,7 @@ def _ats(g: Ground, nic: Nic) -> ReasonStep:
             f"{nic.label} shows no ATS capability in this guest, so traffic goes by the host's root complex",
             "degraded",
             said(nic.pci, "config", "no ATS capability"),
-            "the host's keeper turns ATS on (mlxconfig ATS_ENABLED=1) and hands the capability to the guest",
+            "the host's administrator turns ATS on (mlxconfig ATS_ENABLED=1) and hands the capability to the guest",
         )
     if nic.pci is None or enabled is None or isinstance(enabled, Missing):
         return ReasonStep(
@@ -284,7 +284,7 @@ def _ats(g: Ground, nic: Nic) -> ReasonStep:
         f"ATS is off for {nic.label}, so traffic goes by the host's root complex",
         "degraded",
         quoted,
-        "the host's keeper turns ATS on (mlxconfig ATS_ENABLED=1)",
+        "the host's administrator turns ATS on (mlxconfig ATS_ENABLED=1)",
     )
 
 

@@ -176,7 +176,7 @@ def _read(fd: int, name: str, end: float | None, *, fifo: bool) -> Iterator[byte
             if left:
                 continue  # what they wrote may have come after that read
             if time.monotonic() > began + WRITER_S:
-                raise InputError(f"{name}: is a FIFO that nobody writes to")
+                raise InputError(f"{name}: is a FIFO without a writer")
             time.sleep(_POLL_MS / 1000)
             continue
         left_s = until - time.monotonic()

@@ -19,7 +19,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name_pattern: regular expression that NVML's name fits.
         device_ids: PCI device ids that serve where there is no name.
-        nvlink_links: links wired on the board; None where it depends on a bridge or is not known.
+        nvlink_links: NVLinks on the board; None where it depends on a bridge or is not known.
         p2p_pcie: whether the stock driver offers peer access over PCIe; None where it depends on the host.
         fabric: whether it works only behind NVSwitch; None where boards of both kinds exist.
         c2c_gb_s: rate of its link to the CPU, one direction; None where unknown or there is none.

@@ -211,7 +211,7 @@ class Table(Generic[T]):
         header = first.split("\t")
         fields = self.row.__struct_fields__
         if sorted(header) != sorted(fields):
-            wrong = ", ".join(sorted(set(header) ^ set(fields))) or "a column that stands twice"
+            wrong = ", ".join(sorted(set(header) ^ set(fields))) or "a duplicate column"
             raise TableError(
                 f"{self.name}.tsv, line {number}: expected the columns {', '.join(fields)}; wrong: {wrong}"
             )

@@ -12,6 +12,6 @@ MEANINGS = {
     EXIT_OK: "healthy; notes and warnings are allowed, unless `--strict`",
     EXIT_FAILED: "at least one check failed; with `--strict` also a warning or an unknown",
     EXIT_USAGE: "wrong usage, or input (policy, recording) that cannot be used",
-    EXIT_UNKNOWN: "could not tell what must be known: a probe or check that the policy requires is unknown",
+    EXIT_UNKNOWN: "a required fact could not be determined: a probe or check that the policy requires is unknown",
 }
 """Exit code -> what it means, for the pages that list them."""

@@ -94,7 +94,7 @@ def tree(nodes: Iterable[NodePlace]) -> Tree:
     names = tuple(sorted((n.name for n in listed), key=natural_key))
     if not names:
         return Tree(leaves=(), notes=("no node",))
-    note = "what a node cannot see: which switches stand above it; check against ibnetdiscover or LLDP"
+    note = "what a node cannot see: which switches are above it; check against ibnetdiscover or LLDP"
     if any(n.domain for n in listed):
         groups = [(f"NVLink domain {d}", ns) for d, ns in _by_first(_domains(listed))]
         rest = sorted(n.name for n in listed if not n.domain)
@@ -103,7 +103,9 @@ def tree(nodes: Iterable[NodePlace]) -> Tree:
     else:
         groups = _networks(listed)
     if len(groups) < 2:
-        return Tree(leaves=(Unit(name="leaf1", nodes=names, source="nothing tells the nodes apart"),), notes=(note,))
+        return Tree(
+            leaves=(Unit(name="leaf1", nodes=names, source="the nodes cannot be distinguished"),), notes=(note,)
+        )
     leaves = tuple(Unit(name=f"leaf{i}", nodes=tuple(ns), source=source) for i, (source, ns) in enumerate(groups, 1))
     core = Above(name="core", children=tuple(x.name for x in leaves))
     return Tree(leaves=leaves, above=(core,), notes=(note,))

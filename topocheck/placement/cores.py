@@ -15,7 +15,7 @@ from topocheck.model.system import NumaFacts
 from topocheck.topology.numa import crossed_nodes
 from topocheck.topology.types import Gpu
 
-CROSSED = "NUMA nodes and sockets cut across each other (numa.nodes-across-sockets)"
+CROSSED = "NUMA nodes and sockets overlap (numa.nodes-across-sockets)"
 """Why no affinity is advised on such a machine."""
 
 
@@ -88,7 +88,7 @@ def cores_of(cpus: frozenset[int], cores: CoreMap) -> str | None:
 def near_cpus(gpu: Gpu, numa: NumaFacts) -> frozenset[int]:
     """Return the CPUs near a GPU: the driver's answer, else those of its NUMA node; the empty set where unknown.
 
-    Where NUMA nodes and sockets cut across each other no list can be trusted, so none is given.
+    Where NUMA nodes and sockets overlap no list can be trusted, so none is given.
 
     The node of the GPU's CPUs is meant, never the node of the GPU's own memory, which has no CPUs.
     """

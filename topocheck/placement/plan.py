@@ -72,14 +72,16 @@ def plan(node: Node, topology: Topology, ranks: int = 0) -> Plan:
         notes.append(f"{ranks_text} for {_gpus(len(gpus))}: {_gpus(idle)} {'stays' if idle == 1 else 'stay'} idle")
     if split_by_mig := [g.label for g in gpus if g.nvml is not None and g.nvml.mig_current is True]:
         one = "is" if len(split_by_mig) == 1 else "are"
-        notes.append(f"{', '.join(split_by_mig)} {one} split by MIG: a rank there takes one MIG device, not the GPU")
+        notes.append(f"{', '.join(split_by_mig)} {one} split by MIG: a rank there uses one MIG device, not the GPU")
     chosen = [gpus[i % len(gpus)] for i in range(n)]
     cores = core_map(node.numa)
     near = [near_cpus(g, node.numa) for g in chosen]
     if cores.why_not == CROSSED:
         notes.append(f"{CROSSED}: no CPUs are advised; put it right first")
     elif any(not c for c in near):
-        notes.append("nothing tells which CPUs are near some GPUs (a guest without NUMA, often): those are not bound")
+        notes.append(
+            "it is not known which CPUs are local to some GPUs (a guest without NUMA, often): those are not bound"
+        )
     labels = {nic.address: nic.label for nic in topology.nics}
     nearest = {x.gpu: tuple(labels[a] for a in x.nics if a in labels) for x in topology.nearest_nics}
     unsure = {x.gpu: x.untold for x in topology.nearest_nics if x.untold and topology.nics}

@@ -246,7 +246,7 @@ def _repeated(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
             yield Problem(
                 state="warn",
                 ranks=_ids(same),
-                text=f"all have local rank {local} on {node}, so all take the same GPU",
+                text=f"all have local rank {local} on {node}, so all use the same GPU",
                 fix="start one launcher on each node (one torchrun agent), or set LOCAL_RANK for each process",
             )
 
@@ -262,7 +262,7 @@ def _shared_gpus(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
                 state="warn",
                 ranks=_ids(sharing),
                 text=f"{len(sharing)} ranks on {sharing[0].gpu_label} {gpu} of {node}: NCCL refuses two on one GPU",
-                fix="let each process take the GPU of its local rank (torch.cuda.set_device(local_rank))",
+                fix="let each process use the GPU of its local rank (torch.cuda.set_device(local_rank))",
             )
 
 
@@ -293,7 +293,7 @@ def _crowded(ranks: Sequence[RankPlace]) -> Iterable[Problem]:
                 state="warn",
                 ranks=_ids(together),
                 text=f"{len(together)} ranks share CPUs {cpus} of {node}",
-                fix="bind each to CPUs of its own",
+                fix="bind each to its own CPUs",
                 binding=True,
             )
 

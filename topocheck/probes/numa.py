@@ -113,12 +113,12 @@ def _node(host: Host, number: int) -> NumaNode:
 
 
 def _no_socket(host: Host, online: str | Missing) -> Missing:
-    """Return why no CPU tells its socket: lost where what would tell was."""
+    """Return why no CPU reports its socket: lost where what would tell was."""
     told = online
     if isinstance(online, str) and (cpus := parse_cpulist(online)):
         told = text_or_missing(host, f"{CPUS}/cpu{min(cpus)}/topology/core_siblings_list")
     lost = isinstance(told, Missing) and is_lost(told)
-    return told if isinstance(told, Missing) and lost else Missing(Reason.ABSENT, "no CPU tells its socket")
+    return told if isinstance(told, Missing) and lost else Missing(Reason.ABSENT, "no CPU reports its socket")
 
 
 def _packages(host: Host, online: str | Missing) -> dict[str, str]:

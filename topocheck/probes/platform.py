@@ -77,7 +77,7 @@ def hypervisor(
             return Missing(Reason.ABSENT, "bare metal: neither firmware nor device tree names a hypervisor")
     if told:
         return Missing(Reason.ABSENT, "bare metal: the firmware names no hypervisor")
-    return Missing(Reason.UNSUPPORTED, "neither DMI nor a device tree tells")
+    return Missing(Reason.UNSUPPORTED, "neither DMI nor a device tree says")
 
 
 def container(

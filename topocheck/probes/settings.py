@@ -44,9 +44,9 @@ def parse_conf(path: str, numbered: list[str]) -> tuple[list[Setting], list[str]
             continue
         exact = name[1] == left
         if not exact:
-            notes.append(f"line {int(m[1])}: NCCL does not see {name[1]}, because of the blank beside its name")
+            notes.append(f"line {int(m[1])}: NCCL does not see {name[1]}, because of the space next to its name")
         if value.endswith("\r"):
-            notes.append(f"line {int(m[1])}: ends in a carriage return, which NCCL takes for part of the value")
+            notes.append(f"line {int(m[1])}: ends in a carriage return, which NCCL reads as part of the value")
         settings.append(Setting(name=name[1], value=value.rstrip("\r"), source=f"{path}:{int(m[1])}", in_force=exact))
     return settings, notes
 

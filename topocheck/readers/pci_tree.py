@@ -55,7 +55,7 @@ def paths(
                 upper = above(split(leads[bus]), depth + 1)
                 known[bus] = None if upper is None else f"{upper}/{leads[bus]}"
             elif domain > MAX_DOMAIN:
-                pass  # behind Intel VMD: the function that shows the domain is not told by numbers
+                pass  # behind Intel VMD: the function that shows the domain is not reported by numbers
             elif bus in roots or number == 0 or (whole and not _within(number, ranges.get(domain, ()))):
                 known[bus] = f"/sys/devices/pci{domain:04x}:{number:02x}"
         return known[bus]

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from topocheck.model.address import normalize_address
 from topocheck.model.base import NEEDS_ROOT, Finding, State
 from topocheck.render.page import Page
-from topocheck.render.words import STATE_MARKS, STATE_STYLES, evidence_line
+from topocheck.render.words import STATE_MARKS, STATE_STYLES, evidence_line, ranges
 
 MAX_EVIDENCE = 4
 """Pieces of evidence shown for one finding; the JSON holds all of them."""
+
+MAX_SUBJECTS, MAX_PAIRS = 8, 3
+"""Devices (or runs of them) and pairs named at the head of one finding; the JSON holds all of them."""
 
 _DEVICE = re.compile(
     r"\b(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|GPU[0-9]+|(?:mlx5|mlx4|bnxt_re|irdma|efa|rocep|ibp)_?\w+)\b"
@@ -56,6 +59,23 @@ def short_subject(subject: str) -> str:
     return labels[0] if len(words) == 2 and len(labels) == 1 else subject
 
 
+def several(subjects: Sequence[str]) -> str:
+    """Return many subjects in few words: runs of labels as `GPU0-GPU7`, and of pairs the first few."""
+    pairs = [p for s in subjects if (p := _pair(s))]
+    if len(pairs) == len(subjects):
+        more = len(pairs) - MAX_PAIRS
+        return ", ".join(pairs[:MAX_PAIRS]) + (f" and {more} more pairs" if more > 0 else "")
+    parts = ranges(dict.fromkeys(map(short_subject, subjects))).split(", ")
+    more = len(parts) - MAX_SUBJECTS
+    return ", ".join(parts[:MAX_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _pair(subject: str) -> str:
+    """Return `GPU0 -> GPU1` for a pair whose ends have label and address; the empty text for no pair."""
+    ends = subject.split(" -> ")
+    return " -> ".join(map(short_subject, ends)) if len(ends) == 2 else ""
+
+
 def _general(text: str, f: Finding) -> str:
     for word in (f.subject, *f.subject.split()):
         if len(word) > 3 and word != "node":
@@ -65,9 +85,9 @@ def _general(text: str, f: Finding) -> str:
 
 def _finding(f: Finding, others: Sequence[str], page: Page, max_evidence: int) -> None:
     """One finding with its evidence and fix, and the `others` of which it is true too."""
-    subjects = ", ".join(short_subject(s) for s in (f.subject, *others)) if others else f.subject
+    subjects = several([f.subject, *others]) if others else f.subject
     page.text(f"{STATE_MARKS[f.state]}  {f.id}  {subjects}", style=STATE_STYLES[f.state], hang=6)
-    page.text(f.title if not others else f"{f.title} (and {len(others)} more alike)", indent=8)
+    page.text(f.title if not others else f"{f.title} (and {len(others)} more)", indent=8)
     if f.consequence:
         page.text(f.consequence, indent=8)
     for e in f.evidence[:max_evidence]:

@@ -11,6 +11,7 @@ import msgspec
 import topocheck
 from topocheck.model.base import State
 from topocheck.model.document import SCHEMA_VERSION
+from topocheck.render.differences import fault_line, field_name, field_value, related, together
 from topocheck.render.fabric import fabric_section, joined_tree
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import csv_text, json_text, name_text
@@ -18,15 +19,21 @@ from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
 
 if TYPE_CHECKING:
     from topocheck.checks.fabric.run import JudgedFabric
-    from topocheck.compare.types import Change, Difference, Fleet, HardwareType, JobProblem, Outlier
+    from topocheck.compare.types import (
+        Change,
+        Difference,
+        Fleet,
+        HardwareType,
+        JobProblem,
+        NodeFinding,
+        Outlier,
+        SharedFinding,
+    )
 
 MAX_NODES = 12
 """Names listed for one finding or group; the JSON holds all of them."""
 MAX_LINES = 40
 """Lines of one list; the rest is counted."""
-
-MANY = 4
-"""From this many devices on, equal differences are reported in one line."""
 
 
 LEFT_OUT = "older reports of the same node"
@@ -86,7 +93,7 @@ def fleet_text(
     if fabric is not None:
         fabric_section(fabric, page, limit=limit)
     for title, counts in (("Software", fleet.software), ("NCCL settings", fleet.settings)):
-        rows = [(c.name, (_values(c.values), "yellow" if len(c.values) > 1 else "")) for c in counts]
+        rows = [(field_name(c.name), (_values(c.values), "yellow" if len(c.values) > 1 else "")) for c in counts]
         if rows:
             page.heading(title)
             page.table((), rows[:limit])
@@ -168,40 +175,9 @@ def _odd(fleet: Fleet, page: Page, limit: int) -> None:
         else:
             page.text(f"{node.name}" + (f"  {node.file}" if node.file else ""), style="bold")
         lines = together(node.differences)
-        for d in lines[:limit]:
-            difference_line(d, page)
+        for fault in lines[:limit]:
+            fault_line(fault, page)
         _rest(len(lines), limit, page, indent=4)
-
-
-def together(differences: Sequence[Difference]) -> list[Difference]:
-    """Return the differences with those of many devices that differ in the same way put into one."""
-    alike: dict[tuple[str, str, str, str], list[Difference]] = {}
-    for d in differences:
-        alike.setdefault((d.section, d.field, d.value, d.majority), []).append(d)
-    out = []
-    for group in alike.values():
-        if len(group) < MANY:
-            out += group
-            continue
-        others = plural(len(group) - 1, "more device")
-        out.append(msgspec.structs.replace(group[0], device=f"{group[0].device} and {others}"))
-    return out
-
-
-def difference_line(d: Difference, page: Page) -> None:
-    """Add one difference: what, the value, the usual value, and where to look."""
-    of = "" if d.share >= 1.0 else f" ({_percent(d.share)} of the nodes)"
-    text = f"{d.section}  {d.device}: {d.field} {d.value}, expected {d.majority}{of}"
-    if d.value in ("missing", "extra"):
-        text = f"{d.section}  {d.device}: {d.value} on this node, unlike {_percent(d.share)} of the nodes"
-    page.text(text, indent=4, style="" if d.comparable else "magenta", hang=2)
-    if d.source:
-        page.text(d.source, indent=8, style="dim", hang=2)
-
-
-def _percent(share: float) -> str:
-    percent = 100 * share
-    return f"{percent:.2f} %" if 99.5 <= percent < 100 else f"{percent:.0f} %"
 
 
 def _rails(fleet: Fleet, page: Page) -> None:
@@ -234,15 +210,21 @@ def _findings(fleet: Fleet, page: Page, limit: int) -> None:
     notes = len(fleet.findings) - len(shown)
     page.heading("Findings")
     for f in shown[:limit]:
-        state = State(f.state)
-        page.text(f"{STATE_MARKS[state]}  {f.id}  {f.subject}", style=STATE_STYLES[state], hang=6)
-        page.text(f"{f.title}", indent=8)
-        page.text(f"{plural(len(f.nodes), 'node')}: {_names(f.nodes)}", indent=8, style="dim", hang=2)
-        if f.fix:
-            page.text(f"fix: {f.fix}", indent=8, style="green", hang=2)
+        node_finding(f, page, f"{plural(len(f.nodes), 'node')}: {_names(f.nodes)}")
     _rest(len(shown), limit, page)
     if notes:
         page.text(f"and {plural(notes, 'different note')}: informational, see --json", style="dim")
+
+
+def node_finding(f: NodeFinding | SharedFinding, page: Page, nodes: str = "") -> None:
+    """Add a finding of a node, or of the `nodes` that are named, with its fix."""
+    state = State(f.state)
+    page.text(f"{STATE_MARKS[state]}  {f.id}  {f.subject}", style=STATE_STYLES[state], hang=6)
+    page.text(f.title, indent=8)
+    if nodes:
+        page.text(nodes, indent=8, style="dim", hang=2)
+    if f.fix:
+        page.text(f"fix: {f.fix}", indent=8, style="green", hang=2)
 
 
 _CAME_OR_WENT = {"missing": "is gone", "extra": "is new"}
@@ -257,7 +239,7 @@ def changes_section(changes: Sequence[Change], page: Page, limit: int) -> None:
     for c in changes[:limit]:
         page.text(f"{c.name}" + ("" if c.what == "changed" else f": {c.what}"), style="bold")
         for d in c.differences[:limit]:
-            how = _CAME_OR_WENT.get(d.value, f"{d.field} was {d.majority}, is {d.value}")
+            how = _CAME_OR_WENT.get(d.value, f"{field_name(d.field)} was {d.majority}, is {d.value}")
             page.text(f"{d.section}  {d.device}: {how}", indent=4, hang=2)
         _rest(len(c.differences), limit, page, indent=4)
     _rest(len(changes), limit, page)
@@ -269,10 +251,20 @@ def diff_text(
     reference: str,
     style: Style,
     job: Sequence[JobProblem] = (),
+    worse: Sequence[NodeFinding] = (),
 ) -> str:
-    """Return the differences between two nodes, or two looks at one, for a person."""
+    """Return the differences between two nodes, or two reports of one, for a person.
+
+    Args:
+        differences: what differs.
+        mine: name of the second.
+        reference: name of the first.
+        style: columns and colours.
+        job: what would hurt a job over both.
+        worse: findings that only the second has.
+    """
     page = Page(style)
-    paint_differences(differences, mine, reference, page, job)
+    paint_differences(differences, mine, reference, page, job, worse)
     return page.render()
 
 
@@ -282,8 +274,9 @@ def paint_differences(
     reference: str,
     page: Page,
     job: Sequence[JobProblem] = (),
+    worse: Sequence[NodeFinding] = (),
 ) -> None:
-    """Add the differences between two nodes to a page."""
+    """Add the differences between two nodes to a page: what is wrong and how to fix it first."""
     mine, reference = name_text(mine), name_text(reference)
     if not differences:
         page.line(
@@ -293,17 +286,26 @@ def paint_differences(
             job_section(job, page, MAX_LINES)
         return
     real = [d for d in differences if d.comparable]
-    page.line((f"{plural(len(real), 'difference')} between {reference} (first) and {mine} (second)", "bold"))
+    number = len(together(real))
+    page.line((f"{plural(number, 'difference')} between {reference} (first) and {mine} (second)", "bold"))
+    if worse:
+        page.heading(f"Findings of {mine} alone")
+        for found in worse[:MAX_LINES]:
+            node_finding(found, page)
+        _rest(len(worse), MAX_LINES, page)
     if job:
         job_section(job, page, MAX_LINES)
     section = ""
-    for d in (*together(real), *together([d for d in differences if not d.comparable])):
+    for f in (*together(real), *together([d for d in differences if not d.comparable])):
+        d = f.difference
         heading = d.section if d.comparable else "not comparable: missing in one of the two reports"
         if heading != section:
             section = heading
             page.heading(section)
-        page.text(f"{d.device}: {d.field}", style="" if d.comparable else "magenta", hang=2)
-        page.text(_CAME_OR_WENT.get(d.value, f"{d.majority} -> {d.value}"), indent=6, hang=3)
+        how = _CAME_OR_WENT.get(d.value) or (
+            f"{field_name(d.field)} {field_value(d.field, d.majority)} -> {field_value(d.field, d.value)}"
+        )
+        page.text(f"{d.device}: {how}{related(f)}", style="" if d.comparable else "magenta", hang=4)
         if d.source:
             page.text(d.source, indent=6, style="dim", hang=2)
 

@@ -108,7 +108,7 @@ def setting_text(
     if s.debug_section:
         page.pair("note", "the user guide lists it for debugging, not for production")
     if s.risk:
-        page.pair("take care", s.risk)
+        page.pair("caution", s.risk)
     page.pair("source", s.source)
     return _done(page)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 WORDS = (
     ("rank", "one process of a job, numbered from 0 over all nodes"),
     ("world size", "how many ranks the job has"),
-    ("local rank", "a rank's number on its own node; frameworks take the GPU of that number"),
+    ("local rank", "a rank's number on its own node; frameworks use the GPU of that number"),
     ("local world size", "how many ranks its node has"),
     ("node", "one server; servers x ranks per server = world size where all have as many"),
 )

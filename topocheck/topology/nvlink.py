@@ -31,7 +31,7 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 class Ends(msgspec.Struct, frozen=True):
-    """Active links of one GPU by far end: to each GPU, to switches, and those whose far end is not told."""
+    """Active links of one GPU by far end: to each GPU, to switches, and those whose far end is not reported."""
 
     to_gpu: dict[str, tuple[NvLink, ...]]
     to_switch: tuple[NvLink, ...]
@@ -151,7 +151,7 @@ class _Bundles:
 
 
 def _direct(a: str, b: str, ends: Mapping[str, Ends]) -> tuple[tuple[NvLink, ...], tuple[NvLink, ...]]:
-    """Return both sides' links to each other; where one side's far ends are not told, the other's word stands."""
+    """Return both sides' links to each other; where one side's far ends are not reported, the other's word stands."""
     there, back = ends[a].to_gpu.get(b, ()), ends[b].to_gpu.get(a, ())
     if there and not back and ends[b].untold:
         return there, there

@@ -131,7 +131,7 @@ def c2c_hop(gpu: Gpu) -> Hop:
     count = gpu.nvml.c2c_links if gpu.nvml else ABSENT
     speed = gpu.nvml.c2c_link_mb_s if gpu.nvml else ABSENT
     product = product_of(gpu)
-    rate: float | Missing = Missing(Reason.UNSUPPORTED, "neither NVML nor the product table tells the rate")
+    rate: float | Missing = Missing(Reason.UNSUPPORTED, "neither NVML nor the product table has the rate")
     if not isinstance(count, Missing) and not isinstance(speed, Missing) and count * speed > 0:
         rate = count * speed / 1000
     elif product is not None and product.c2c_gb_s is not None:
@@ -160,7 +160,7 @@ def cpu_hop(gpu: Gpu) -> Hop | None:
 
 
 def _unread(kind: HopKind, address: str, text: str) -> Hop:
-    gap = Missing(Reason.ABSENT, "no machine tells this rate")
+    gap = Missing(Reason.ABSENT, "this rate cannot be read from any machine")
     return Hop(kind=kind, address=address, gb_s=gap, attainable_gb_s=gap, text=text)
 
 
@@ -241,7 +241,7 @@ def _by_pcie(a: Gpu | Nic, b: Gpu | Nic, m: Map) -> _Way:
     return _Way(hops, None if best is None else best[1], _NO_RATE if best is None else best[0], True)
 
 
-_NO_RATE = Missing(Reason.ABSENT, "no hop of this path tells its rate")
+_NO_RATE = Missing(Reason.ABSENT, "no hop of this path reports its rate")
 
 
 def _way(hops: tuple[Hop, ...]) -> _Way:

@@ -100,7 +100,7 @@ def test_more_ranks_than_gpus_say_so() -> None:
     rows = plan("compression", job, options)
     assert {r.ranks for r in rows.lab} == {2}
     got = LIVE["compression"][1](job, options, {}, rows, Results(made(rows)))
-    assert "needs 4 GPUs, one for each rank; 2 take part here" in {r.reason for r in got.tables[0].rows}
+    assert "needs 4 GPUs, one for each rank; 2 are used here" in {r.reason for r in got.tables[0].rows}
 
 
 def one(table: LabTable, **wanted: object) -> dict[str, object]:
@@ -160,7 +160,7 @@ def test_the_link_is_fitted_to_the_fastest_samples() -> None:
 @pytest.mark.parametrize(
     ("job", "nics", "why"),
     [
-        (JobLayout(ranks=2), 1, "no GPU takes part"),
+        (JobLayout(ranks=2), 1, "no GPU is used"),
         (JobLayout(ranks=2, gpus=("a", "b")), 0, "no RDMA NIC"),
         (JobLayout(ranks=2, gpus=("a", "b")), 1, "between servers only"),
         (JobLayout(ranks=16, nodes=2, ranks_per_node=8, gpus=("a",), launcher="slurm"), 1, ""),

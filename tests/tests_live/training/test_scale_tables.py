@@ -132,8 +132,8 @@ UNEVEN = [sweep(4, s, (100 + s / 1e4) * f) for s, f in zip(SWEPT, (1.6, 0.6, 1.5
         # 8 MiB to be exchanged, and three sizes, of which the cost model makes nothing.
         (even(SWEPT[2:]), "3 sizes; a fit needs 4 or more"),
         # Twice the bytes in no more time.
-        ([sweep(4, s, 500) for s in SWEPT], "hardly longer"),
-        (UNEVEN, "the fit is not sure: an all_reduce of 1 MiB takes"),
+        ([sweep(4, s, 500) for s in SWEPT], "barely longer"),
+        (UNEVEN, "the fit is uncertain: an all_reduce of 1 MiB takes"),
         # Four sizes, but up to 4 MiB: nothing is known of 8.
         (even(SWEPT[:4]), "ends at 4 MiB, below an exchange of 8 MiB"),
         ([], "no sweep of all_reduce over gloo with 4 ranks"),
@@ -160,7 +160,7 @@ def test_two_real_sweeps_of_which_one_foretold_right():
     measured = msgspec.convert(json.loads(kept.read_text())["measurements"], list[Measurement])
     fits = all_reduce_fits(measured)
     sizes = (1 * MIB, 64 * MIB)
-    assert "the fit is not sure" in unsure(fits["nccl", 2], sizes)
+    assert "the fit is uncertain" in unsure(fits["nccl", 2], sizes)
     assert unsure(fits["gloo", 2], sizes) == ""
 
 

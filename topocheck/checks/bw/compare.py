@@ -293,5 +293,5 @@ def below_policy(context: Context) -> Iterator[Finding]:
                 title=f"{name(m)}: {value:.1f} GB/s, and the policy asks for {least:.1f}",
                 evidence=evidence(m),
                 rule=f"[expect] of the policy {c.policy.source}: at least {least:g} GB/s",
-                fix="look at what bw.below-expected names, or write a policy that fits this kind of node",
+                fix="check what bw.below-expected names, or write a policy that fits this kind of node",
             )

@@ -95,7 +95,7 @@ def wrong_data(context: Context) -> Iterator[Finding]:
                 consequence="whatever is computed from this data is wrong",
                 evidence=(Evidence(f"topocheck bw {m.id}", m.wrong),),
                 rule="every byte that arrives must be the byte that was sent",
-                fix="look at IOMMU and ACS first (topocheck check), then rerun the pair without peer access (--staged)",
+                fix="check IOMMU and ACS first (topocheck check), then rerun the pair without peer access (--staged)",
             )
 
 
@@ -137,7 +137,7 @@ def below_expected(context: Context) -> Iterator[Finding]:
 
 def _next_step(m: Measurement, a: Assessment) -> str:
     if m.kind != "collective":
-        return "look at the hop named; compare with the far NUMA node (--far-numa) and an idle machine"
+        return "check the hop named; compare with the far NUMA node (--far-numa) and an idle machine"
     if a.nccl_bound_gb_s is not None and a.expected_gb_s is not None and a.nccl_bound_gb_s < a.expected_gb_s:
         return (
             f"NCCL itself gets no more than {a.nccl_bound_gb_s:.1f} GB/s here ({a.nccl_bound_by}); topocheck nccl "

@@ -114,7 +114,7 @@ def _fits_and_advice(run: Run, training: tuple[float, float] | None) -> tuple[tu
     if training is not None:
         examples = [line for f, _ in curves for line in gradient_example(f, *training)]
         advice += examples or [
-            "no advice for --gradients: it takes a cost model of all_reduce, from four steady sizes or more"
+            "no advice for --gradients: it needs a cost model of all_reduce, from four steady sizes or more"
         ]
     return tuple(f for _, f, _ in sweeps), tuple(advice)
 

@@ -123,6 +123,6 @@ def _missing(
             *link,
         ),
         rule="switches of one kind, filled alike otherwise, hold a GPU at the same port",
-        fix="look at dmesg and the BMC's log for this slot; power-cycle the node; if the GPU stays away, reseat or "
+        fix="check dmesg and the BMC's log for this slot; power-cycle the node; if the GPU stays away, reseat or "
         "replace it",
     )

@@ -123,8 +123,8 @@ def _silent(gpus: list[Gpu]) -> Iterator[Finding]:
                 state=State.UNKNOWN,
                 subject=named(gpu),
                 devices=(gpu.address,),
-                title=f"it does not tell {listed(t.name for t in lost)}, its siblings do",
-                consequence="what it does not tell cannot be judged; a GPU in trouble answers so",
+                title=f"does not report {listed(t.name for t in lost)}, its siblings do",
+                consequence="what is not reported cannot be judged; a failing GPU often answers like this",
                 evidence=tuple(e for t in lost[:4] for e in quote(nvml, t.call, t.of(nvml))),
                 rule="GPUs of one model answer the same questions",
                 fix="look for Xid errors in dmesg; reset the GPU (ends all that runs on it)",
@@ -209,7 +209,7 @@ def _widths(context: Context, gpus: list[Gpu], every: dict[str, Link]) -> Iterat
                 consequence=f"it copies at {100 * width // most} % of its sibling's rate",
                 evidence=link.evidence("width"),
                 rule="GPUs of one model on a node should have links of one width",
-                fix="ask the host's keeper: a narrower slot, or a link that lost lanes",
+                fix="ask the host's administrator: a narrower slot, or a link that lost lanes",
             )
 
 
@@ -265,10 +265,10 @@ def nvml_vs_sysfs(context: Context) -> Iterator[Finding]:
                 subject=named(gpu),
                 devices=(gpu.address,),
                 title=f"NVML says x{here}, the kernel x{there} for its link",
-                consequence="NCCL plans with NVML's word, other tools with the kernel's",
+                consequence="NCCL plans with NVML's value, other tools with the kernel's",
                 evidence=quote(nvml, "DeviceGetCurrPcieLinkWidth", here) + quote(gpu.pci, "current_link_width", there),
                 rule="both read the same register",
-                fix="look again; if it stays, update the driver",
+                fix="re-run; if it persists, update the driver",
             )
 
 
@@ -329,5 +329,5 @@ def smi_vs_ours(context: Context) -> Iterator[Finding]:
             consequence="scripts that read nvidia-smi's matrix place ranks by it",
             evidence=smi.evidence("topo -m"),
             rule="both must give the same class",
-            fix="look at the pair in `topocheck report`; report the difference if the tree is right",
+            fix="check the pair in `topocheck report`; report the difference if the tree is right",
         )

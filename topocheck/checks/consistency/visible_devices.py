@@ -142,13 +142,13 @@ def visible_devices(context: Context) -> Iterator[Finding]:
             state,
             f"entry {bad.text!r} of {_VISIBLE} is invalid ({bad.problem}): it and all after it are hidden; visible: "
             f"{left}",
-            "a program sees fewer GPUs than were asked for, and nothing tells it",
+            "a program sees fewer GPUs than were asked for, without any message",
             seen,
         )
     twice = [u for u, n in Counter(e.uuid for e in good).items() if n > 1]
     if twice:
         yield _finding(
-            State.FAIL, f"{listed(twice)} stands more than once in {_VISIBLE}", "CUDA refuses to start", seen
+            State.FAIL, f"{listed(twice)} appears more than once in {_VISIBLE}", "CUDA refuses to start", seen
         )
     split = _split_by_number(good, gpus)
     if split and bad is None and not twice:
@@ -157,7 +157,7 @@ def visible_devices(context: Context) -> Iterator[Finding]:
             _finding(
                 State.WARN,
                 f"{_VISIBLE}={value!r} names GPUs that MIG splits by number: {names}",
-                "CUDA takes the first slice of the first of them and no other, so ranks share it",
+                "CUDA uses only the first slice of the first of them, so ranks share it",
                 seen
                 + tuple(Evidence(f"MIG devices of GPU {g.index}", str(len(g.mig_instances))) for _, g in split[:4]),
             ),

@@ -30,7 +30,7 @@ from topocheck.model.base import Evidence, Finding, Hung, Missing, State, known
 from topocheck.model.system import DeviceFile
 
 _HUNG_FIX = (
-    "look in the kernel's log for NVRM and Xid lines (dmesg | grep -i -e nvrm -e xid) and drain the node; a process "
+    "check the kernel's log for NVRM and Xid lines (dmesg | grep -i -e nvrm -e xid) and drain the node; a process "
     "in state D cannot be killed"
 )
 _FIXES: dict[Cause, tuple[Fix, ...]] = {
@@ -46,7 +46,7 @@ _FIXES: dict[Cause, tuple[Fix, ...]] = {
         ),
     ),
     Cause.CRASHES: (
-        Fix("run nvidia-smi: if it crashes too, look at dmesg and install the driver's library again in its version"),
+        Fix("run nvidia-smi: if it crashes too, check dmesg and install the driver's library again in its version"),
     ),
     Cause.NO_LIBRARY: (
         Fix(
@@ -78,13 +78,13 @@ _FIXES: dict[Cause, tuple[Fix, ...]] = {
         Fix("request GPUs for this job step (srun --gpus=N): Slurm's device cgroup opens only those", (in_slurm,)),
         Fix(
             "restart the pod; so that it lasts, have NVIDIA's device plugin and the container runtime use CDI: "
-            "systemctl daemon-reload takes devices away that systemd was not told of",
+            "systemctl daemon-reload takes devices away that systemd does not know of",
             (in_kubernetes,),
         ),
         Fix(
             "restart the container; so that it lasts, start it with CDI (--device nvidia.com/gpu=all), or make the "
             "links in /dev/char as root on the node (nvidia-ctk system create-dev-char-symlinks --create-all): "
-            "systemctl daemon-reload takes devices away that systemd was not told of",
+            "systemctl daemon-reload takes devices away that systemd does not know of",
             (in_container,),
         ),
         Fix("allow the devices in the service's unit: DeviceAllow=char-nvidia rw, DeviceAllow=char-nvidia-uvm rw"),
@@ -95,8 +95,8 @@ _FIXES: dict[Cause, tuple[Fix, ...]] = {
         Fix("look for a security module (SELinux, AppArmor) that refuses the driver: ausearch -m avc, dmesg"),
     ),
     Cause.ERROR: (
-        Fix("run nvidia-smi on the node, outside the container; if it fails there, look at dmesg", (in_container,)),
-        Fix("look at dmesg for NVRM lines; reload the driver, or reboot the node"),
+        Fix("run nvidia-smi on the node, outside the container; if it fails there, check dmesg", (in_container,)),
+        Fix("check dmesg for NVRM lines; reload the driver, or reboot the node"),
     ),
     Cause.NOT_TOLD: (Fix("run nvidia-smi; if it answers, save a new snapshot with this version of topocheck"),),
 }
@@ -122,7 +122,7 @@ def not_answering(c: Context) -> Iterator[Finding]:
     """The NVIDIA driver is loaded and does not answer.
 
     Looks at:
-        What NVML said, or that it said nothing in time, where the nvidia module is loaded; whether this process may
+        What NVML said, or that it did not answer in time, where the nvidia module is loaded; whether this process may
         open the driver's device files; whether NVML's library is here; a child that hangs in a call of NVML or CUDA.
 
     Why it matters:
@@ -230,7 +230,7 @@ def _no_uvm(c: Context, uvm: DeviceFile) -> Finding:
         title=f"NVML answers, and this process may not open {uvm.path}, so that CUDA does not start",
         consequence="no CUDA program runs here",
         evidence=file_evidence(c, (uvm,)),
-        rule="CUDA needs /dev/nvidia-uvm beside /dev/nvidiactl and the GPUs' files",
+        rule="CUDA needs /dev/nvidia-uvm besides /dev/nvidiactl and the GPUs' files",
         fix=first_fitting(c, *_FIXES[Cause.REFUSED_BY_MODE if uvm.by_mode else Cause.REFUSED_BY_CGROUP]),
     )
 

@@ -54,7 +54,7 @@ def no_gpu(c: Context) -> Iterator[Finding]:
     yield Finding(
         state=State.NOTE,
         subject="node",
-        title="no GPU was found, so nothing of GPUs was checked",
+        title="no GPU found, GPU checks did not run",
         consequence="none on a node without GPUs",
         evidence=(Evidence("/sys/bus/pci/devices", seen), Evidence("NVML", c.node.nvml.error or "lists no GPU")),
         rule="a GPU on the PCI bus, or in NVML's list",
@@ -128,7 +128,8 @@ def clocks_held_down(c: Context) -> Iterator[Finding]:
         The reasons that NVML gives for the clocks at this moment: hardware slowdown, thermal slowdown, power brake.
 
     Why it matters:
-        The GPU computes and copies slower than its siblings, and collectives wait for it. The cause is outside:
+        The GPU computes and copies slower than its siblings, and collectives run at the speed of the slowest
+        GPU. The cause is outside:
         cooling, a power supply or cable.
 
     Fix:
@@ -150,7 +151,8 @@ def clocks_held_down(c: Context) -> Iterator[Finding]:
             subject=named(g),
             devices=(g.address,),
             title=f"its clocks are held down: {', '.join(held)}",
-            consequence="it computes and copies slower than its siblings, and collectives wait for it",
+            consequence="it computes and copies slower than its siblings, and collectives run at the "
+            "speed of the slowest GPU",
             evidence=(
                 Evidence(f"{g.nvml.source} DeviceGetCurrentClocksEventReasons", f"0x{mask:x}"),
                 *g.nvml.evidence("DeviceGetTemperature"),
@@ -161,6 +163,6 @@ def clocks_held_down(c: Context) -> Iterator[Finding]:
 
 
 _COOL = (
-    Fix("ask the host's keeper to look at the cooling and power of this GPU", (in_guest,)),
-    Fix("look at fans, air flow and the temperature of its siblings; for a power brake, at power supplies and cables"),
+    Fix("ask the host's administrator to look at the cooling and power of this GPU", (in_guest,)),
+    Fix("check fans, air flow and the temperature of its siblings; for a power brake, power supplies and cables"),
 )

@@ -107,7 +107,7 @@ def missing_uplink(context: Context) -> Iterator[Finding]:
             rule="a switch has as many links to a switch above it as its siblings",
             fix="move the cable that is on the wrong switch"
             if m.more
-            else "look at the ports of both switches that are down: cable, transceiver, port state",
+            else "check the ports of both switches that are down: cable, transceiver, port state",
         )
 
 
@@ -142,7 +142,7 @@ def missing_link(context: Context) -> Iterator[Finding]:
             consequence="traffic between them takes a longer path",
             evidence=(Evidence(", ".join(tiers.fabric.sources), f"{m.found} links between {what}{a} and {b}"),),
             rule="every two switches of a group, and every two groups, are joined by as many links",
-            fix="look at the ports that are down: cable, transceiver, port state",
+            fix="check the ports that are down: cable, transceiver, port state",
         )
 
 

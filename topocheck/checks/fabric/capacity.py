@@ -114,7 +114,7 @@ def dump_incomplete(context: Context) -> Iterator[Finding]:
             consequence="their names, ports and other links are not known",
             evidence=(Evidence(source, " ".join(fabric.dangling[:8])),),
             rule="every device that a link names is described",
-            fix="take the whole dump again",
+            fix="take the complete dump again",
         )
     if fabric.problems:
         yield Finding(

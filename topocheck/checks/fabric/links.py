@@ -25,7 +25,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
         All traffic over it, and collectives that wait for it, run at its rate.
 
     Fix:
-        Look at cable and transceiver, reseat or replace them; look at the error counters of both ports.
+        Look at cable and transceiver, reseat or replace them; check the error counters of both ports.
 
     Does not apply:
         Where the dump gives no rates, or fewer than four links of a kind.
@@ -49,7 +49,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
             consequence="everything that crosses this link is slowed to its rate",
             evidence=evidence(*slow.links[:2]),
             rule="links of one kind have one rate",
-            fix="look at the switch: its model, firmware and the speed that is enabled on its ports"
+            fix="check the switch: its model, firmware and the speed that is enabled on its ports"
             if slow.switch
             else "reseat or replace the cable and transceivers; see the error counters of both ports",
         )
@@ -106,7 +106,7 @@ def port_state(context: Context) -> Iterator[Finding]:
                 consequence="no traffic passes over it",
                 evidence=evidence(link),
                 rule="a port with a link is Active",
-                fix="look whether the subnet manager runs and sees this port (sminfo, its log)",
+                fix="check whether the subnet manager runs and sees this port (sminfo, its log)",
             )
 
 
@@ -155,7 +155,7 @@ def ends_differ(context: Context) -> Iterator[Finding]:
         A link has one width and one speed: the dump was taken while the link retrained, or one port reports wrongly.
 
     Fix:
-        Take the dump again. If it stays, look at both ports (`iblinkinfo`, `mlxlink`).
+        Take the dump again. If it stays, check both ports (`iblinkinfo`, `mlxlink`).
 
     Does not apply:
         Where only one end of each link is described.

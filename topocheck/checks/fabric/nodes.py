@@ -37,10 +37,10 @@ def node_not_joined(context: Context) -> Iterator[Finding]:
         first, rest = found.nodes[0], len(found.nodes) - 1
         if found.groups:
             title = f"{lost} is on no leaf; {found.alike} of {found.peers} groups of nodes with such names have it"
-            fix = "look at the leaf that these adapters belong on: it is off, or all its ports are down"
+            fix = "check the leaf that these adapters belong on: it is off, or all its ports are down"
         else:
             title = f"{lost} is not on the fabric; {found.alike} of {found.peers} nodes on the same leaves have it"
-            fix = "look at the port on the node (ibstat), its cable and its transceiver"
+            fix = "check the port on the node (ibstat), its cable and its transceiver"
         yield Finding(
             state=State.WARN,
             subject=f"{first} and {rest} more" if rest else first,

@@ -64,7 +64,7 @@ def cumem_host(c: Context) -> Iterator[Finding]:
         state=unless_lost(c, State.WARN, "settings", "numa") if version is not None else State.NOTE,
         subject="process",
         title="; ".join(why) + (f"; NCCL is {dotted(version)}" if version else "; NCCL's version is not known"),
-        consequence="NCCL 2.23.4 to 2.26.2 ends at its start, when it takes shared host memory",
+        consequence="NCCL 2.23.4 to 2.26.2 ends at its start, when it allocates shared host memory",
         evidence=(*evidence, *version_evidence(c)),
         rule="calls of NUMA are allowed, and every node with CPUs has memory",
         fix="docker run --cap-add SYS_NICE, or NCCL 2.26.3, or NCCL_CUMEM_HOST_ENABLE=0 (older shared memory is used)",
@@ -80,7 +80,7 @@ def _without_memory(c: Context) -> list[int]:
 
 @check(
     "limits.remove-ipc",
-    title="The login manager removes shared memory of users it takes for logged out",
+    title="The login manager removes shared memory of users it considers logged out",
     severity=State.NOTE,
     reads=("/etc/systemd/logind.conf", "/etc/systemd/logind.conf.d/*"),
 )

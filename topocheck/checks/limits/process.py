@@ -74,11 +74,11 @@ def shm_small(c: Context) -> Iterator[Finding]:
     unsure = sum(v is Verdict.UNKNOWN for v in verdicts)
     state = State.WARN if without else State.UNKNOWN if unsure else State.NOTE
     if without:
-        need = f"{without // 2 or without} of {len(verdicts) // 2} GPU pairs have no sure peer access and need it"
+        need = f"{without // 2 or without} of {len(verdicts) // 2} GPU pairs have no confirmed peer access and need it"
     elif unsure:
         need = f"whether {unsure // 2} GPU pairs need it is not sure"
     else:
-        need = "every GPU pair has peer access, so NCCL hardly needs it"
+        need = "every GPU pair has peer access, so NCCL barely uses it"
     what = f"is {size_text(total)}" if short else f"has {size_text(left)} free of {size_text(total)}"
     yield Finding(
         state=state,
@@ -92,7 +92,7 @@ def shm_small(c: Context) -> Iterator[Finding]:
         fix="docker run --shm-size=1g, or --ipc=host (shares memory with the host); in Kubernetes an emptyDir with "
         "medium Memory at /dev/shm"
         if _inside(c)
-        else "mount -o remount,size=50% /dev/shm (as root; it takes memory only as it is used)"
+        else "mount -o remount,size=50% /dev/shm (as root; it uses memory only as it fills)"
         if short
         else "remove what nobody uses any more; see limits.shm-leftovers",
     )
@@ -148,7 +148,7 @@ def shm_leftovers(c: Context) -> Iterator[Finding]:
 
 @check(
     "limits.memlock",
-    title="Locked memory is limited beside an RDMA NIC",
+    title="Locked memory is limited on a node with RDMA NICs",
     severity=State.FAIL,
     reads=("/proc/self/limits Max locked memory", "/proc/self/status CapEff", "/sys/class/infiniband"),
     needs=Needs(("rdma",), ("limits", "status")),
@@ -253,7 +253,7 @@ def nofile(c: Context) -> Iterator[Finding]:
         state=State.WARN if limit < low else State.NOTE,
         subject="process",
         title=f"this process may open {limit} files at a time",
-        consequence="large jobs end with `too many open files`, since every connection takes some",
+        consequence="large jobs end with `too many open files`, since every connection needs some",
         evidence=_quote(c, "/proc/self/limits Max open files", limit),
         rule=f"at least {some:g}; NCCL's guide advises 131072",
         fix="ulimit -n 131072, in limits.conf and in the unit of what starts jobs (LimitNOFILE=)",

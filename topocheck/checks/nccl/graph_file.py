@@ -54,7 +54,7 @@ def graph_file(c: Context) -> Iterator[Finding]:
             title=f"NCCL cannot open its graph file {s.value}: {named}"
             if cannot
             else f"whether the graph file {s.value} fits this machine is not known: {named}",
-            consequence="the init of every communicator ends with a system error",
+            consequence="every ncclCommInitRank fails with a system error",
             evidence=(*quoted(s), Evidence(s.value, str(named))),
             rule="NCCL needs the file that NCCL_GRAPH_FILE names (src/graph/xml.cc)",
             fix=fix,
@@ -68,7 +68,7 @@ def graph_file(c: Context) -> Iterator[Finding]:
         state=State.FAIL,
         subject=place(s),
         title=f"the graph file {s.value} names GPU {listed(map(str, missing))}, and {len(gpus)} are here",
-        consequence="the init of every communicator ends: XML Import Channel : dev not found",
+        consequence="every ncclCommInitRank fails: XML Import Channel : dev not found",
         evidence=(*quoted(s), Evidence(s.value, f"gpu dev {', '.join(map(str, named))}")),
         rule=f"device numbers 0 to {len(gpus) - 1}, those of the GPUs here (src/graph/search.cc)",
         fix=fix,

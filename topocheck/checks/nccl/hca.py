@@ -150,14 +150,14 @@ def hca_prefix(c: Context) -> Iterator[Finding]:
             if names.exclude
             else "NICs that were not meant carry data of the job",
             evidence=(*quoted(s), Evidence("/sys/class/infiniband", listed([word, *others]))),
-            rule="a name is the beginning of a name, unless the list begins with =",
+            rule="names match as prefixes, unless the list begins with =",
             fix=f"NCCL_IB_HCA={mark}{rest}  (= asks for exact names)",
         )
 
 
 @check(
     "nccl.cross-nic",
-    title="NICs stand in different subnets and NCCL may cross them",
+    title="NICs are in different subnets and NCCL may connect across them",
     severity=State.NOTE,
     reads=("/sys/class/infiniband/*/ports/*/gids/0", "NCCL_CROSS_NIC"),
     scope=Scope.PROCESS,

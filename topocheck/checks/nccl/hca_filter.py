@@ -116,7 +116,7 @@ def hca_left_out(c: Context) -> Iterator[Finding]:
         yield Finding(
             state=State.UNKNOWN,
             subject=place(s),
-            title=f"NCCL_IB_HCA={s.value}: {_told(untold)} tell no rate, so what it leaves out cannot be weighed",
+            title=f"NCCL_IB_HCA={s.value}: {_told(untold)} report no rate, so what it excludes cannot be weighed",
             evidence=quoted(s),
         )
         return
@@ -130,7 +130,7 @@ def hca_left_out(c: Context) -> Iterator[Finding]:
         subject=place(s),
         title=f"NCCL_IB_HCA={s.value} leaves {_total(used):g} Gb/s and leaves out {_total(left):g} Gb/s of the NICs "
         f"nearest to the GPUs; {rates}",
-        consequence="traffic between nodes has a part of the network that this machine has",
+        consequence="traffic between nodes uses only a part of this node's network",
         evidence=(*quoted(s), *(Evidence(f"{w.name} rate", f"{w.rate_gbit_s:g} Gb/s") for w in (*used[:1], *left[:1]))),
         rule="the list leaves at least half of the network nearest to the GPUs",
         fix="topocheck emit nccl-env  (writes the list for this machine)",

@@ -123,7 +123,7 @@ def p2p_level_default(c: Context) -> Iterator[Finding]:
         state=State.NOTE,
         subject="node",
         title=f"{len(held)} GPU pairs have peer access across host bridges, and NCCL does not use it by default",
-        consequence="these pairs copy through shared memory; whether that is slower, only a measurement tells",
+        consequence="these pairs copy through shared memory; whether that is slower, only a measurement shows",
         evidence=(
             Evidence("CPU", str(c.node.system.cpu_vendor)),
             Evidence("PCI tree", f"{held[0].from_label} - {held[0].to_label}: {held[0].pcie_class}"),

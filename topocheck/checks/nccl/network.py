@@ -151,16 +151,16 @@ def interface_ambiguous(c: Context) -> Iterator[Finding]:
                 continue
             matched = [every[word], *(every[n] for n in others)]
             v4 = [i.name for i in matched if any(a.version == 4 for a in addresses(i))]
-            first = f"; NCCL meets its peers over the first with an address, most likely {v4[0]}" if v4 else ""
+            first = f"; NCCL bootstraps over the first with an address, most likely {v4[0]}" if v4 else ""
             yield Finding(
                 state=State.WARN,
                 subject=place(s),
                 title=f"{s.name}={s.value}: {word} matches {len(matched)} interfaces: "
                 + ", ".join(_told(i) for i in matched)
                 + first,
-                consequence="NCCL may meet its peers, or send data, over an interface that does not reach them",
+                consequence="NCCL may bootstrap or send data over an interface that does not reach its peers",
                 evidence=(*quoted(s), *(Evidence(i.source or i.name, _told(i)) for i in matched)),
-                rule="a name is the beginning of a name, unless the list begins with =",
+                rule="names match as prefixes, unless the list begins with =",
                 fix=f"{s.name}=={s.value}  (the second = asks for exact names), or exclude the others with ^",
             )
 
@@ -172,7 +172,7 @@ _LAST = ("docker", "lo", "virbr")
 
 @check(
     "nccl.bootstrap-interface",
-    title="NCCL may meet its peers over a bridge or tunnel of this host",
+    title="NCCL may bootstrap over a bridge or tunnel of this host",
     severity=State.NOTE,
     reads=("/sys/class/net", "NCCL_SOCKET_IFNAME"),
     scope=Scope.PROCESS,
@@ -205,7 +205,7 @@ def bootstrap_interface(c: Context) -> Iterator[Finding]:
     yield Finding(
         state=State.NOTE,
         subject="process",
-        title=f"NCCL may choose {listed(i.name for i in odd)} to meet its peers"
+        title=f"NCCL may choose {listed(i.name for i in odd)} for its bootstrap"
         + (f" beside {listed(i.name for i in good)}" if good else ""),
         consequence="a job over several hosts may hang at its start, since they cannot reach such an address",
         evidence=tuple(Evidence(i.source or i.name, _told(i)) for i in odd[:4]),

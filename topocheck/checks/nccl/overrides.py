@@ -125,7 +125,7 @@ def disabled_p2p_ignored(c: Context) -> Iterator[Finding]:
     Why it matters: NCCL stops where NVLink joins two GPUs and the driver refuses peer access, since that is a fault
     of hardware or of the fabric. The setting hides it, and the pair goes a slow way.
 
-    Fix: `unset NCCL_IGNORE_DISABLED_P2P`; look at the fabric manager, reset the GPUs, or call for service.
+    Fix: `unset NCCL_IGNORE_DISABLED_P2P`; check the fabric manager, reset the GPUs, or call for service.
 
     Does not apply: where it is unset or 0.
     """
@@ -147,5 +147,5 @@ def disabled_p2p_ignored(c: Context) -> Iterator[Finding]:
             *(Evidence(f"NVML P2P status {x.from_address} {x.to_address}", str(x.read)) for x in refused[:2]),
         ),
         rule="unset, so that NCCL stops at a fault",
-        fix="unset NCCL_IGNORE_DISABLED_P2P; look at the fabric manager, reset the GPUs, or call for service",
+        fix="unset NCCL_IGNORE_DISABLED_P2P; check the fabric manager, reset the GPUs, or call for service",
     )

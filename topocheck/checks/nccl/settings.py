@@ -166,7 +166,7 @@ def value_ignored(c: Context) -> Iterator[Finding]:
             State.WARN,
             s,
             p.text,
-            "the setting does not do what was meant, and no log tells",
+            "the setting does not do what was meant, and no log says so",
             f"a value that {version_words(c)} understands",
             p.fix,
         )
@@ -283,7 +283,7 @@ def conf_shadowed(c: Context) -> Iterator[Finding]:
             title=f"{path}: {what}",
             consequence="what it sets, and whether it counts, is not known"
             if unknown
-            else "NCCL runs without these settings and says nothing",
+            else "NCCL runs without these settings and does not warn",
             evidence=(Evidence(path, what),),
             rule="NAME=VALUE without blanks, in a file that this user may read",
             fix=None if unknown else _conf_fix(said),

@@ -73,7 +73,7 @@ def topo_file(c: Context) -> Iterator[Finding]:
             state=State.FAIL,
             subject=_subject(c),
             title=f"NCCL cannot read its topology file: {file.fatal}",
-            consequence="the init of every communicator ends with an error",
+            consequence="every ncclCommInitRank fails with an error",
             evidence=_quoted(c),
             rule=f"the form that {version_words(c)} reads (src/graph/xml.cc)",
             fix=_fix(c),
@@ -155,7 +155,7 @@ def _unread(c: Context, why: Missing) -> Finding:
         state=State.WARN if cannot else State.UNKNOWN,
         subject=_subject(c),
         title=title,
-        consequence="NCCL passes over it without a word and goes by the machine alone"
+        consequence="NCCL silently ignores it and uses the detected topology"
         if cannot
         else "its values win over the machine's; a wrong one hides GPUs and slow links",
         evidence=(*_quoted(c), Evidence(path, str(why))),

@@ -95,7 +95,7 @@ def slow_node(context: Context) -> Iterator[Finding]:
     """
     report = tournament(context)
     if len(report.nodes) < 3:
-        raise not_applicable("fewer than three nodes: a slow pair does not tell which of its nodes is slow")
+        raise not_applicable("fewer than three nodes: a slow pair does not show which of its nodes is slow")
     found: dict[tuple[str, str, str], list[Slow]] = {}
     for transport, rail, s in _slow(report):
         if not s.other:
@@ -122,7 +122,7 @@ def slow_node(context: Context) -> Iterator[Finding]:
             rule="its pairs are slower than those of the other nodes, by more than their scatter",
             fix="stop what else runs on this node and re-run"
             if busy
-            else "look at this node's port, cable and switch port (rate, error counters), then compare its settings: "
+            else "check this node's port, cable and switch port (rate, error counters), then compare its settings: "
             "topocheck report --cluster",
         )
 
@@ -158,7 +158,7 @@ def slow_link(context: Context) -> Iterator[Finding]:
                 consequence="collectives whose ring or tree goes over this pair wait for it",
                 evidence=_evidence(transport, rail, [s]),
                 rule="a pair slower than the others by more than their scatter, which neither of its nodes explains",
-                fix="look at the way between the two nodes: traceroute or ibtracert, and the switch ports on it",
+                fix="check the path between the two nodes: traceroute or ibtracert, and the switch ports on it",
             )
 
 
@@ -208,12 +208,15 @@ def slow_uplink(context: Context) -> Iterator[Finding]:
                 evidence=_evidence(transport, rail, (s,))[:8]
                 + tuple(Evidence("dump of the fabric", u) for u in uplinks[:4]),
                 rule="pairs of different leaves are as fast as those they are compared with, within their scatter",
-                fix="look at the uplinks of this leaf: down or slow links, error counters, routes over few of them",
+                fix="check the uplinks of this leaf: down or slow links, error counters, routes over few of them",
             )
 
 
 @check(
-    "network.scattered-rates", title="Rates scatter too far to tell a slow node", severity=State.UNKNOWN, reads=READS
+    "network.scattered-rates",
+    title="Rates scatter too far to identify a slow node",
+    severity=State.UNKNOWN,
+    reads=READS,
 )
 def scattered(context: Context) -> Iterator[Finding]:
     """The rates of all pairs differ so much that a node at three quarters of the usual rate might not be noticed.
@@ -271,7 +274,7 @@ def unresponsive_node(context: Context) -> Iterator[Finding]:
             consequence="a job that includes it hangs or fails",
             evidence=(Evidence("topocheck network bw, answers to rank 0", what),),
             rule="every rank answers rank 0 within the deadline of each round",
-            fix=f"look whether {who} is up and reachable from rank 0's node: ping, its console, the kernel's log",
+            fix=f"check whether {who} is up and reachable from rank 0's node: ping, its console, the kernel's log",
         )
 
 
@@ -344,7 +347,7 @@ def uneven(context: Context) -> Iterator[Finding]:
                 ),
                 evidence=(Evidence("topocheck network bw", f"{rates}"),),
                 rule="both directions of a pair within a quarter of each other",
-                fix="look at the error counters of the ports on both ends",
+                fix="check the error counters of the ports on both ends",
             )
 
 

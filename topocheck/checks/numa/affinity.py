@@ -14,13 +14,13 @@ from topocheck.topology.numa import crossed_nodes
 
 @check(
     "numa.nodes-across-sockets",
-    title="NUMA nodes and sockets cut across each other",
+    title="NUMA nodes and sockets overlap",
     severity=State.WARN,
     reads=("/sys/devices/system/node/node*/cpulist", "/sys/devices/system/cpu/*/topology/package_cpus_list"),
     needs=Needs((*GPUS, "numa")),
 )
 def nodes_across_sockets(c: Context) -> Iterator[Finding]:
-    """NUMA nodes and sockets cut across each other.
+    """NUMA nodes and sockets overlap.
 
     Looks at:
         The CPUs of each NUMA node against those of each socket. A node may be a part of a socket (NPS, SNC), or hold
@@ -57,7 +57,7 @@ def nodes_across_sockets(c: Context) -> Iterator[Finding]:
             *(Evidence(f"socket {k} CPUs", v) for k, v in list(c.node.numa.cpu_packages.items())[:4]),
         ),
         rule="a node lies within one socket, or holds whole ones",
-        fix="put it right in the guest's definition: the CPUs of a NUMA cell must be those of one virtual socket "
+        fix="fix the guest's definition: the CPUs of a NUMA cell must be those of one virtual socket "
         "(libvirt <numa><cell cpus=...> against <topology sockets=...>; QEMU -numa cpu,socket-id=...), then start the "
         "guest again"
         if is_guest(c)

@@ -114,7 +114,7 @@ def nps(c: Context) -> Iterator[Finding]:
         state=State.NOTE,
         subject="node",
         title=f"{len(with_cpus)} NUMA nodes with CPUs on {sockets} socket{'s' if sockets > 1 else ''}",
-        consequence="each GPU is near a part of its socket only; bind to the node, not to the socket",
+        consequence="each GPU is local to a part of its socket only; bind to the NUMA node, not to the socket",
         evidence=tuple(e for n in with_cpus[:4] for e in n.evidence("cpulist")),
         rule="one node per socket",
         fix="none is needed; the firmware setting is NPS (AMD) or SNC (Intel), and a change needs a reboot",

@@ -33,7 +33,7 @@ def _reach(c: Context) -> list[Reach] | None:
     allowed = cpus(c.node.numa.allowed_cpus)
     near = [(g, found) for g in own if (found := cpus(g.cpu_affinity))]
     if not near:
-        raise not_applicable("no GPU tells which CPUs are near it; see numa.node-missing")
+        raise not_applicable("no GPU reports which CPUs are local to it; see numa.node-missing")
     return None if allowed is None else [Reach(g, found, found & allowed) for g, found in near]
 
 
@@ -135,7 +135,7 @@ def memory_nodes_excluded(c: Context) -> Iterator[Finding]:
         raise not_applicable("one memory node")
     placed = [(g, g.cpu_node) for g in own_gpus(c) if not isinstance(g.cpu_node, Missing)]
     if not placed:
-        raise not_applicable("no GPU tells its NUMA node")
+        raise not_applicable("no GPU reports its NUMA node")
     without = [(g, n) for g, n in placed if n in memory and n not in allowed]
     if not without:
         return

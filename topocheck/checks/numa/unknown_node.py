@@ -35,7 +35,7 @@ def _placed(c: Context) -> tuple[list[Gpu | Nic], list[Gpu | Nic]]:
 
 @check(
     "numa.node-missing",
-    title="No device tells its NUMA node, on a machine with several",
+    title="No device reports its NUMA node, on a machine with several",
     severity=State.WARN,
     reads=("/sys/bus/pci/devices/*/numa_node", "/sys/devices/system/node/online"),
     needs=Needs((*NICS, "numa"), ("node", "hypervisor")),
@@ -65,12 +65,12 @@ def node_missing(c: Context) -> Iterator[Finding]:
         if len(nodes) < 2:
             raise not_applicable("one NUMA node: there is nothing to be far from")
         return
-    yield _untold(c, untold, f"none of {len(untold)} GPUs and NICs tells its NUMA node")
+    yield _untold(c, untold, f"none of {len(untold)} GPUs and NICs reports its NUMA node")
 
 
 @check(
     "numa.node-mixed",
-    title="Some devices tell their NUMA node and some do not",
+    title="Some devices report their NUMA node and some do not",
     severity=State.WARN,
     reads=("/sys/bus/pci/devices/*/numa_node",),
     needs=Needs((*NICS, "numa"), ("node", "nccl", "hypervisor")),
@@ -100,13 +100,13 @@ def node_mixed(c: Context) -> Iterator[Finding]:
     if len(nodes_with_cpus(c)) < 2:
         raise not_applicable("one NUMA node")
     if told and untold:
-        title = f"{listed(d.label for d in untold)} tell no NUMA node, {len(told)} other devices do"
+        title = f"{listed(d.label for d in untold)} report no NUMA node (numa_node = -1), {len(told)} other devices do"
         alike = _akin(c.topology.chains, untold, told)
         yield _untold(c, untold, title, named_each=True, worse=alike or _c2c_lost(c))
 
 
 def _c2c_lost(c: Context) -> bool:
-    """Tell whether a node that is not told keeps NCCL from reaching a NIC over a GPU's C2C link.
+    """Tell whether a node that is not reported keeps NCCL from reaching a NIC over a GPU's C2C link.
 
     By PCIe alone it would not use GPUDirect RDMA across host bridges, wherever the devices are.
     """
@@ -133,10 +133,11 @@ def _untold(
         subject=listed(named(d) for d in untold) if named_each else "node",
         devices=tuple(d.address for d in untold) if named_each else (),
         title=title,
-        consequence="NCCL takes them for far from everything: threads are not bound, and GPUDirect RDMA may stay off",
+        consequence="NCCL treats them as remote (SYS) from every GPU: threads are not bound, and "
+        "GPUDirect RDMA may stay off",
         evidence=tuple(e for d in untold[:3] if d.pci is not None for e in d.pci.evidence("numa_node")),
         rule=f"the machine has {len(nodes_with_cpus(c))} NUMA nodes with CPUs",
-        fix="ask the host's keeper for vNUMA, or for a topology file (NCCL_TOPO_FILE)"
+        fix="ask the host's administrator for vNUMA, or for a topology file (NCCL_TOPO_FILE)"
         if guest
         else "update the firmware; until then a topology file (NCCL_TOPO_FILE)",
     )

@@ -22,25 +22,25 @@ _UNFINISHED = ("Not Started", "In Progress")
 _NONE = "Not Supported"
 _START = (
     "install nvidia-fabricmanager in exactly the driver's version, start it (systemctl start nvidia-fabricmanager) "
-    "and look at its log; the GPUs may need a reset after it, which ends all that runs on them"
+    "and check its log; the GPUs may need a reset after it, which ends all that runs on them"
 )
 _RACK = (
-    "look at the fabric manager of the rack, which runs on its switch trays, and at nvidia-imex here; then reset the "
+    "check the fabric manager of the rack, which runs on its switch trays, and nvidia-imex here; then reset the "
     "GPUs, which ends all that runs on them"
 )
 
 
 _ALONE = (
     "drain the node, restart nvidia-fabricmanager and reset all GPUs together (nvidia-smi -r, ends all that runs on "
-    "them), and look at the fabric manager's log for this GPU; if it stays outside, power-cycle the node, then service"
+    "them), and check the fabric manager's log for this GPU; if it stays outside, power-cycle the node, then service"
 )
 _HOST = (
     "the NVSwitches are not in this guest: the fabric manager of the host, or of its service VM, sets them up; ask the "
-    "host's keeper to look at its log and at the partition of this guest"
+    "host's administrator to check its log and the partition of this guest"
 )
 _SUBNET = (
     "install nvidia-fabricmanager in exactly the driver's version and nvlsm, start nvidia-fabricmanager (it starts "
-    "nvlsm, the subnet manager of the switches) and look at both logs"
+    "nvlsm, the subnet manager of the switches) and check both logs"
 )
 _SUBNET_MODULES = ("mlx5_ib", "ib_umad")
 """What NVLSM needs to reach the switches of an HGX B200 or B300: their ConnectX functions as RDMA devices, and the
@@ -67,7 +67,7 @@ def _way_back(context: Context, gpu: Gpu) -> str:
     unloaded = _unloaded(context)
     if unloaded:
         return (
-            f"modprobe {' '.join(unloaded)} (for good: a line for each in /etc/modules-load.d/nvlsm.conf), then "
+            f"modprobe {' '.join(unloaded)} (persistently: a line for each in /etc/modules-load.d/nvlsm.conf), then "
             "systemctl restart nvidia-fabricmanager, which starts nvlsm, the subnet manager of the switches"
         )
     hidden = lives_behind_hidden_switches(gpu)
@@ -119,7 +119,7 @@ def fabric_not_ready(context: Context) -> Iterator[Finding]:
         itself looks healthy.
 
     Fix:
-        Start the fabric manager in the driver's version (on multi-node products IMEX too), look at its log, and reset
+        Start the fabric manager in the driver's version (on multi-node products IMEX too), check its log, and reset
         the GPUs. On B200 and B300 the switches are not on the PCI bus: nvlsm reaches them through ConnectX functions
         of the baseboard, which needs mlx5_ib and ib_umad.
 
@@ -168,17 +168,17 @@ def _problem(gpu: Gpu, gpus: list[Gpu]) -> tuple[State, str] | None:
         return (State.UNKNOWN, f"whether it is registered could not be read: {state}") if meant else None
     if isinstance(state, Missing) or state == _NONE:
         if _multi_node(gpu) and not any(x.active is True and x.remote_type == "gpu" for x in _links(gpu)):
-            return State.FAIL, "it belongs to a multi-node NVLink product and knows no fabric"
+            return State.FAIL, "part of a multi-node NVLink product, but reports no fabric"
         if any(_registered(g) for g in gpus):
             return State.FAIL, "it knows no NVLink fabric, its siblings are registered"
         return None
     if state in _UNFINISHED:
-        return State.FAIL, f"its registration with the NVLink fabric is not finished: {state}"
+        return State.FAIL, f"registration with the NVLink fabric not finished: {state}"
     status = nvml.fabric_status
     if isinstance(status, Missing):
-        return State.UNKNOWN, f"its registration says {state}, and its status cannot be read"
+        return State.UNKNOWN, f"NVLink fabric state {state}, status not readable"
     if status != "Success":
-        return State.FAIL, f"its registration says {state}, with the status {status}"
+        return State.FAIL, f"NVLink fabric state {state}, status {status}"
     return _health(nvml)
 
 
@@ -216,7 +216,7 @@ def _identity(gpus: list[Gpu]) -> Iterator[Finding]:
         consequence="multi-node NVLink does not work between them; jobs fall back to the network or fail",
         evidence=_evidence(inside),
         rule="one cluster and one clique on a node; neither of them zero on products of a multi-node fabric",
-        fix="look at the logs of the fabric manager of the rack and of nvidia-imex; then reset the GPUs",
+        fix="check the logs of the fabric manager of the rack and of nvidia-imex; then reset the GPUs",
     )
 
 

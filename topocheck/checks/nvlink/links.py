@@ -93,7 +93,7 @@ def links_down(context: Context) -> Iterator[Finding]:
                 title=f"the state of its {len(unread)} NVLinks cannot be read",
                 evidence=_state_evidence(gpu, unread),
                 rule="DeviceGetNvLinkState must answer",
-                fix="look at the kernel log of the driver; a GPU that needs a reset answers so",
+                fix="check the kernel log of the driver; a GPU that needs a reset answers so",
             )
             continue
         siblings = [g for g in gpus if g is not gpu and _alike(g, gpu)]
@@ -112,7 +112,7 @@ def links_down(context: Context) -> Iterator[Finding]:
             consequence="peers reach it over PCIe only, about ten times slower"
             if _active(gpu) == 0
             else f"traffic with its peers has {_active(gpu)} links instead of {_wanted(gpu, product, most)}, "
-            "and collectives wait for it",
+            "and collectives run at the speed of the slowest GPU",
             evidence=_state_evidence(gpu, _down(gpu)),
             rule=rule,
             fix=_fix(product),
@@ -144,21 +144,21 @@ def _judge(
     on_board = product is not None and product.form_factor != "PCIe"
     down = _down(gpu)
     if 0 < active < most or (active < most and on_board):
-        title = f"{active} NVLinks active, its siblings have {most} (down: {_numbers(down)})"
+        title = f"{active} NVLinks active, siblings have {most} (down: {_numbers(down)})"
         return State.FAIL, title, "fewer active links than a sibling of the same product"
     bridged = None if is_guest(context) or wired else _half_bridged(gpu, active)
     if bridged is not None:
         return bridged
     if active < most:
         if wired:
-            return State.WARN, f"no NVLink active, its siblings have {most}", "a product sold with bridges"
-        return State.NOTE, f"no NVLink active, its siblings have {most}: no bridge fitted?", "siblings are bridged"
+            return State.WARN, f"no NVLink active, siblings have {most}", "a product sold with bridges"
+        return State.NOTE, f"no NVLink active, siblings have {most}: no bridge fitted?", "siblings are bridged"
     if wired is not None and active < wired:
         return _below_product(context, active, wired, on_board, siblings, down)
     if product is None and 0 < active < total:
         same = all(_down(g) == down for g in siblings)
         shown = "; the same links are down on its siblings" if same and siblings else ""
-        title = f"{active} of {total} NVLinks active, and how many the product has wired is not known here{shown}"
+        title = f"{active} of {total} NVLinks active, and the product's number of links is not known{shown}"
         return State.UNKNOWN, title, "links of a product that is not in the table"
     return None
 
@@ -184,14 +184,14 @@ def _below_product(
     context: Context, active: int, wired: int, on_board: bool, siblings: list[Gpu], down: list[int]
 ) -> tuple[State, str, str] | None:
     """Judge a GPU that has as many links as its siblings, and fewer than its product."""
-    rule = f"the product has {wired} links wired"
+    rule = f"the product has {wired} NVLinks"
     if not siblings and active == 0:
         return None
     if is_guest(context):
         title = f"{active} of {wired} NVLinks active, as on its siblings; the host decides which are passed on"
         return (State.UNKNOWN, title, rule)
     if active == 0 and not on_board:
-        return State.WARN, f"all NVLinks down, on its siblings too: is the bridge fitted and seated? ({rule})", rule
+        return State.WARN, f"all NVLinks down, on all siblings too: is the bridge fitted and seated? ({rule})", rule
     if active == 0:
         return State.FAIL, f"all {wired} NVLinks down, on its siblings too", rule
     title = f"{active} of {wired} NVLinks active, as on its siblings (down: {_numbers(down)})"
@@ -204,7 +204,7 @@ def _numbers(links: list[int]) -> str:
 
 def _fix(product: Product | None) -> str:
     if product is not None and product.form_factor == "PCIe":
-        return "switch the node off and fit or seat the NVLink bridge again"
+        return "switch the node off and fit or reseat the NVLink bridge"
     return (
         "drain the node, restart nvidia-fabricmanager where there is one and reset all GPUs together (nvidia-smi -r, "
         "ends all that runs on them), then power-cycle; a link that stays down needs service"
@@ -252,6 +252,6 @@ def errors(context: Context) -> Iterator[Finding]:
             consequence="traffic over these links stalls now and then; collectives run unevenly",
             evidence=gpu.nvml.evidence(*list(found)[:6]) if gpu.nvml is not None else (),
             rule="recoveries and lost packets > 0" if grave else f"packets sent again > {limit:g}",
-            fix="look again after an hour of work; where it grows, reset the GPU (ends all that runs on it), then "
+            fix="re-check after an hour under load; if it grows, reset the GPU (ends all that runs on it), then "
             "seat bridge or module again",
         )

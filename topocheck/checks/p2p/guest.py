@@ -56,8 +56,8 @@ def flat_vm_tree(context: Context) -> Iterator[Finding]:
     yield Finding(
         state=State.UNKNOWN if choice and not told else State.NOTE,
         subject="node",
-        title=f"closeness of {what} cannot be seen: this guest of {system.hypervisor} shows a flat tree",
-        consequence="NCCL takes every NIC for equally far and leaves GPUDirect RDMA off, unless a topology file says "
+        title=f"PCIe distance between {what} not visible: this {system.hypervisor} guest shows a flat tree",
+        consequence="NCCL treats every NIC as equally far and leaves GPUDirect RDMA off, unless a topology file says "
         "otherwise"
         if nics
         else "which GPUs share a switch is not known",
@@ -85,13 +85,13 @@ def _roots(context: Context) -> tuple[Evidence, ...]:
 
 @check(
     "p2p.unverified-in-guest",
-    title="Peer access in a guest rests on the host, unseen",
+    title="Peer access in a guest depends on the host, which is not visible",
     severity=State.UNKNOWN,
     reads=("NVML DeviceGetP2PStatus", "NVIDIA's P2P clique capability"),
     needs=Needs((*PEERS,), ("config",)),
 )
 def unproven_in_guest(context: Context) -> Iterator[Finding]:
-    """Peer access in a guest rests on the host, unseen.
+    """Peer access in a guest depends on the host, which is not visible.
 
     Looks at:
         Pairs of GPUs of a guest that go by PCIe and for which NVML says OK, and the clique by which a hypervisor
@@ -102,7 +102,7 @@ def unproven_in_guest(context: Context) -> Iterator[Finding]:
         yes and the data was wrong.
 
     Fix:
-        Prove it with a checked copy (`topocheck bw`), or ask the host's keeper for a P2P clique
+        Prove it with a checked copy (`topocheck bw`), or ask the host's administrator for a P2P clique
         (QEMU: x-nv-gpudirect-clique).
 
     Does not apply:

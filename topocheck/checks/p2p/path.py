@@ -79,7 +79,7 @@ def _above_nics(context: Context) -> Iterator[Finding]:
             title=f"ACS redirects GPUDirect RDMA of {listed(ways)} at the NICs' ports {listed(hit)}",
             consequence="collectives between nodes are slower, and DMA-BUF may be refused",
             evidence=acs_evidence(hit.values()),
-            rule="ReqRedir (bit 2) or CmpltRedir (bit 3) of the ACS control word is set on a port above the NIC",
+            rule="ReqRedir (bit 2) or CmpltRedir (bit 3) of the ACS control register is set on a port above the NIC",
             fix=acs_clear(context, hit, hit.values()),
         )
 
@@ -134,9 +134,9 @@ def acs_redirect(context: Context) -> Iterator[Finding]:
             subject=subject,
             devices=devices,
             title=f"ACS redirects peer traffic of {listed(w.labels for w in hit)} at {listed(redirecting)}",
-            consequence="peer copies detour over the root complex: slow, and on some machines hanging or wrong",
+            consequence="peer copies go through the root complex: slow, and on some machines they hang or corrupt data",
             evidence=acs_evidence(redirecting.values()),
-            rule="ReqRedir (bit 2) or CmpltRedir (bit 3) of the ACS control word is set on a port between the two",
+            rule="ReqRedir (bit 2) or CmpltRedir (bit 3) of the ACS control register is set on a port between the two",
             fix=_with_setting(acs_clear(context, redirecting, _passed(context, hit)), state),
         )
     unread = {p.address: p for w in (*_ways(peers), *remote) for p in w.passed.acs.unread}
@@ -147,7 +147,7 @@ def acs_redirect(context: Context) -> Iterator[Finding]:
             title=f"ACS settings of {listed(unread, 4)} are readable by root only",
             consequence="where ACS redirects peer traffic, peer copies are slow and may hang",
             evidence=tuple(e for p in list(unread.values())[:4] for e in p.evidence("config")),
-            rule="the ACS control word stands beyond byte 64 of config space",
+            rule="the ACS control register is beyond byte 64 of config space",
             fix=first_fitting(context, *_READ),
         )
 
@@ -220,7 +220,7 @@ def iommu_translates(context: Context) -> Iterator[Finding]:
             title="whether an IOMMU translates peer traffic cannot be determined",
             consequence="if it does, peer copies are slow and may hang",
             rule="/sys/kernel/iommu_groups or the kernel's options must say",
-            fix="look at /proc/cmdline and /sys/kernel/iommu_groups on the host, outside the container",
+            fix="check /proc/cmdline and /sys/kernel/iommu_groups on the host, outside the container",
         )
 
 
@@ -260,7 +260,7 @@ def unproven_across_host_bridges(context: Context) -> Iterator[Finding]:
             subject=subject_of(found),
             devices=devices_of(found),
             title=f"peer access of {listed(p.labels for p in found)} crosses host bridges "
-            f"({'/'.join(sorted({str(p.path.pcie_class) for p in found}))}) while the IOMMU translates: unproven",
+            f"({'/'.join(sorted({str(p.path.pcie_class) for p in found}))}) while the IOMMU translates: not verified",
             consequence="on some machines such copies report success and deliver wrong bytes",
             evidence=status_evidence(context, found[:1]) + _ways(found)[0].passed.iommu.evidence,
             rule="peer access across host bridges with a group type other than identity",

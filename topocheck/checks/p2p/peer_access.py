@@ -195,18 +195,19 @@ def offered_beyond_product(context: Context) -> Iterator[Finding]:
 
 @check(
     "p2p.mig",
-    title="MIG takes peer access away",
+    title="MIG disables peer access",
     severity=State.NOTE,
     reads=("NVML DeviceGetMigMode",),
 )
 def mig(context: Context) -> Iterator[Finding]:
-    """MIG takes peer access away.
+    """MIG disables peer access.
 
     Looks at:
         The MIG mode of each GPU, current and pending.
 
     Why it matters:
-        A slice has no peer access and no NVLink, so a job over several slices talks through host memory, and NCCL
+        A slice has no peer access and no NVLink, so a job over several slices communicates through host
+        memory, and NCCL
         refuses two slices of one GPU.
 
     Fix:
@@ -227,7 +228,7 @@ def mig(context: Context) -> Iterator[Finding]:
             subject=named(gpu),
             devices=(gpu.address,),
             title=f"MIG is on ({_slices(nvml)}), so it has no peer access and no NVLink",
-            consequence="a job over several GPUs that uses it talks through host memory",
+            consequence="a job over several GPUs that uses it communicates through host memory",
             evidence=quote(nvml, "DeviceGetMigMode", "on"),
             rule="MIG devices offer no peer access (NVIDIA MIG User Guide)",
             fix=f"nvidia-smi -i {nvml.index} -mig 0, if jobs over several GPUs are to run here (ends all that runs "

@@ -31,7 +31,7 @@ def containment(context: Context) -> Iterator[Finding]:
 
     Fix:
         Look in the kernel log for `DPC` and for the error before it. Drain the node and reset the slot (or
-        power-cycle); if it happens again, look at card, riser, cable and power.
+        power-cycle); if it happens again, check card, riser, cable and power.
 
     Does not apply:
         Where no port has the capability, and without root, who alone can read it. It fails where a GPU, NIC or
@@ -62,6 +62,6 @@ def containment(context: Context) -> Iterator[Finding]:
             else "what was plugged in here is gone, and nothing else shows that it was there",
             evidence=port.evidence("config DPC") or (Evidence(f"{port.source}/config DPC", "triggered"),),
             rule="DPC Trigger Status (bit 0 of DPC Status) is clear",
-            fix="look in dmesg for `DPC` and the error before it; drain the node and reset the slot, or power-cycle; "
+            fix="check dmesg for `DPC` and the error before it; drain the node and reset the slot, or power-cycle; "
             "if it comes back, check card, riser, cable and power",
         )

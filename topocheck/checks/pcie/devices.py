@@ -20,7 +20,7 @@ replays a packet now and then (PCI Express Base Specification 5.0, 3.6.2)."""
 CORRECTABLE = 1000.0
 """Corrected errors since boot from which on they are noted; as for replays, the rate cannot be known."""
 
-_GONE = "it no longer answers on the bus"
+_GONE = "no longer answers on the bus"
 
 _HARMLESS = frozenset({"UnsupReq"})
 """Counted on healthy machines: software that asks a device for something it does not have."""
@@ -45,7 +45,7 @@ def device_lost(context: Context) -> Iterator[Finding]:
         all GPUs. The kernel log usually holds `Xid 79: GPU has fallen off the bus`.
 
     Fix:
-        Drain the node, then reset the GPU or power-cycle. If it happens again, look at power, riser, slot and
+        Drain the node, then reset the GPU or power-cycle. If it happens again, check power, riser, slot and
         temperature. A reset ends everything that runs on the GPU.
 
     Does not apply:
@@ -137,7 +137,7 @@ def replays(context: Context) -> Iterator[Finding]:
     limit = context.threshold("pcie.replays", "count", REPLAYS)
     counted = [g for g in living(context) if g.nvml is not None and isinstance(g.nvml.pcie_replays, int)]
     if not counted:
-        raise not_applicable("no GPU tells its replays")
+        raise not_applicable("no GPU reports its replays")
     for gpu in counted:
         count = gpu.nvml.pcie_replays if gpu.nvml is not None else 0
         if isinstance(count, int) and count > limit:
@@ -149,7 +149,7 @@ def replays(context: Context) -> Iterator[Finding]:
                 consequence="if the count grows, the link is marginal and may lose lanes or speed",
                 evidence=quote(gpu.nvml, "DeviceGetPcieReplayCounter", count),
                 rule=f"more than {limit:g} replays",
-                fix="look again after an hour of work; where it grows, reseat the card (switches the node off)",
+                fix="re-check after an hour under load; if it grows, reseat the card (switches the node off)",
             )
 
 
@@ -199,7 +199,7 @@ def aer_errors(context: Context) -> Iterator[Finding]:
                 consequence="data or the device itself was lost at least once" if serious else "none felt so far",
                 evidence=device.evidence("aer_dev_fatal", "aer_dev_nonfatal"),
                 rule="uncorrectable errors > 0 (unsupported requests alone are a note)",
-                fix="look in dmesg for the time and kind; reseat the card, riser or cable (switches the node off)",
+                fix="check dmesg for the time and kind; reseat the card, riser or cable (switches the node off)",
             )
         elif corrected > limit:
             yield Finding(
@@ -210,7 +210,7 @@ def aer_errors(context: Context) -> Iterator[Finding]:
                 consequence="each costs a little time; a growing count announces a failing link",
                 evidence=device.evidence("aer_dev_correctable"),
                 rule=f"more than {limit:g} corrected errors",
-                fix="look again after an hour of work; where it grows, reseat the card (switches the node off)",
+                fix="re-check after an hour under load; if it grows, reseat the card (switches the node off)",
             )
 
 

@@ -47,7 +47,7 @@ def kernel_option_ignored(c: Context) -> Iterator[Finding]:
             title=_title(d),
             consequence="the machine does not behave as the option suggests",
             evidence=tuple(Evidence("/proc/cmdline", o) for o in dict.fromkeys((d.option, d.later)) if o),
-            rule="every word is one that the kernel's parser knows, and says its last word",
+            rule="every option is one that the kernel's parser knows, and the last value wins",
             fix=_fix(c, d),
         )
 

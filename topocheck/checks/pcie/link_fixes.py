@@ -14,7 +14,7 @@ from topocheck.topology.links import generation
 _POWER_CYCLE = "drain the node and power-cycle it; if the link comes back the same, "
 _SETUP = "check the slot's bifurcation and speed in the firmware setup, and update firmware and driver"
 _RESEAT = f"reseat the card, riser or cable; {_SETUP}"
-_SWAP = "; swap it with another card to tell a bad card from a bad slot"
+_SWAP = "; swap it with another card to find out whether the card or the slot is bad"
 _SERVICE = "it is on the board and not in a slot: check its speed in the firmware setup, then have the board serviced"
 
 
@@ -30,7 +30,7 @@ def retrain(context: Context, link: Link) -> str | None:
 
 def others_wait(context: Context) -> str:
     """Return what a slow link of one GPU costs the others, as the end of a sentence; empty where it is alone."""
-    return ", and collectives wait for it" if len(context.topology.gpus) > 1 else ""
+    return ", and collectives run at the speed of the slowest GPU" if len(context.topology.gpus) > 1 else ""
 
 
 def _on_board(link: Link) -> bool:

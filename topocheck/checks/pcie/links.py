@@ -47,8 +47,8 @@ def link_width(context: Context) -> Iterator[Finding]:
         collective waits for the slowest GPU. Nothing reports an error; the job is only slow.
 
     Fix:
-        Power-cycle, reseat the card, riser or cable, look at the slot's bifurcation in the firmware setup, and swap
-        slots to tell a bad card from a bad slot. This needs the node drained and switched off.
+        Power-cycle, reseat the card, riser or cable, check the slot's bifurcation in the firmware setup, and swap
+        slots to find out whether the card or the slot is bad. This needs the node drained and switched off.
 
     Does not apply:
         Where the link is a formality: GPUs joined to their CPU by a chip-to-chip link (the Grace superchips), the
@@ -79,10 +79,11 @@ def link_width(context: Context) -> Iterator[Finding]:
                 subject=link.where,
                 devices=(link.lower.address,),
                 title=f"the link runs at x{now} of the card's x{limit}; the other end cannot be seen from here",
-                consequence="a narrow slot or a fault: only the host can tell",
+                consequence="a narrow slot or a fault: only the host knows",
                 evidence=link.evidence("width"),
                 rule="the width that both ends have is needed, and one end is not shown",
-                fix="ask the host's keeper for the width of the slot, or compare with another guest of this type",
+                fix="ask the host's administrator for the width of the slot, or compare with another "
+                "guest of this type",
             )
     if unread:
         yield _unread(context, "width", unread)
@@ -140,7 +141,7 @@ def link_speed(context: Context) -> Iterator[Finding]:
                 ),
                 consequence=f"{_who(link)} at {rate_share(now, limit)} the link's rate{others_wait(context)}",
                 evidence=link.evidence("speed") + _awake(link) + limited(link)[1],
-                rule="negotiated speed < the smaller of what both ends can do, while the device is not at rest",
+                rule="negotiated speed < the smaller of what both ends can do, while the device is not idle",
                 fix=speed_up(context, link),
             )
         else:
@@ -150,10 +151,11 @@ def link_speed(context: Context) -> Iterator[Finding]:
                 devices=(link.lower.address,),
                 title=f"the link runs at gen {generation(now)} of the card's gen {generation(limit)}; the other end "
                 "cannot be seen from here",
-                consequence="a slower slot or a fault: only the host can tell",
+                consequence="a slower slot or a fault: only the host knows",
                 evidence=link.evidence("speed") + _awake(link),
                 rule="the speed that both ends can do is needed, and one end is not shown",
-                fix="ask the host's keeper for the speed of the slot, or compare with another guest of this type",
+                fix="ask the host's administrator for the speed of the slot, or compare with another "
+                "guest of this type",
             )
     lone = {link.lower.address: fast for link in resting if (fast := _fast_at_rest(context, link))}
     for link in resting:
@@ -164,11 +166,11 @@ def link_speed(context: Context) -> Iterator[Finding]:
         yield Finding(
             state=State.NOTE,
             subject="node",
-            title=f"idle, speed not judged: {listed(link.users[0] for link in resting)} "
+            title=f"speed not judged while idle: {listed(link.users[0] for link in resting)} "
             f"{'rests' if len(resting) == 1 else 'rest'} with the link slowed down",
-            consequence="none while it rests; NCCL, though, plans with the speed it finds when a job starts",
+            consequence="none while idle; but NCCL plans with the speed it finds when a job starts",
             evidence=tuple(e for link in resting[:4] for e in (*link.evidence("speed")[:1], *_awake(link))),
-            rule="a device at rest may slow its link",
+            rule="an idle device may run its link at reduced speed",
             fix="to judge it, run `topocheck bw`, which reads the link speed while it copies",
         )
     if unread:
@@ -218,14 +220,14 @@ def _lone(context: Context, link: Link, fast: list[Link]) -> Finding:
         state=State.WARN,
         subject=link.where,
         devices=(link.lower.address,),
-        title=f"it rests with its link at gen {generation(now)}; {len(fast)} of its model, unused too, keep theirs at "
+        title=f"idle with its link at gen {generation(now)}; {len(fast)} of its model, unused too, keep theirs at "
         f"gen {generation(fast[0].now.speed_gt_s)}",
         consequence=f"if the link does not speed up with work, {link.users[0]} copies at "
         f"{rate_share(now, limit) if not isinstance(now, Missing) and limit else 'a part of'} its rate, and "
         "collectives wait for it",
         evidence=link.evidence("speed") + _awake(link) + fast[0].evidence("speed")[:1] + _awake(fast[0]),
-        rule="one GPU alone is slow at rest, and unused siblings of its model are not",
-        fix="run `topocheck bw`, which looks at the link while it copies; if it stays slow, "
+        rule="one idle GPU has a slow link, and idle siblings of its model do not",
+        fix="run `topocheck bw`, which reads the link speed while it copies; if it stays slow, "
         + (retrain(context, link) or ""),
     )
 
@@ -248,12 +250,12 @@ def _unread(context: Context, what: str, where: list[str]) -> Finding:
         state=State.UNKNOWN,
         subject="node",
         title=f"the link {what} of {listed(where, 4)} cannot be read",
-        consequence="a slow link would not be seen; NCCL takes gen 3 x16 where it finds none",
+        consequence="a slow link would not be seen; NCCL assumes gen 3 x16 where it finds none",
         evidence=tuple(
             e for a in where[:2] for e in pci_devices(context)[a.split()[0]].evidence(f"current_link_{what}")
         ),
         rule="current and largest value of both ends are needed",
-        fix="use a kernel of 4.13 or newer; in a guest, ask the host's keeper",
+        fix="use a kernel of 4.13 or newer; in a guest, ask the host's administrator",
     )
 
 

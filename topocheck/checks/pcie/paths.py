@@ -39,7 +39,7 @@ def emulated_switch(context: Context) -> Iterator[Finding]:
 
     Fix:
         Give NCCL a topology file with the true speeds (`NCCL_TOPO_FILE`; keep only the cpu and pci levels), usually
-        from the cloud's provider, or ask the host's keeper for ports that state their real link.
+        from the cloud's provider, or ask the host's administrator for ports that state their real link.
 
     Does not apply:
         On bare metal, and to the placeholder link of a GPU that a chip-to-chip link joins to its CPU.

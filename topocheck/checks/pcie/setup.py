@@ -53,7 +53,7 @@ def bar1_small(context: Context) -> Iterator[Finding]:
     """
     gpus = living(context)
     if len(gpus) < 2 and not context.topology.nics:
-        raise not_applicable("no second GPU and no RDMA NIC that could look into a GPU's memory")
+        raise not_applicable("no second GPU and no RDMA NIC that could access a GPU's memory")
     usual = []
     wide = {g.name for g in gpus if isinstance(g.name, str) and not _small_window(g) and _window_of(g)}
     for gpu in gpus:

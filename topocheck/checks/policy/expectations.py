@@ -29,7 +29,7 @@ def _failed(
         subject=subject,
         devices=devices,
         title=title,
-        consequence="this node is not what the site expects of it",
+        consequence="this node differs from what the site's policy expects",
         evidence=evidence,
         rule=f"expect: {wanted}",
         fix=fix,
@@ -73,7 +73,7 @@ def gpus_differ(c: Context) -> Iterator[Finding]:
             title = f"the model of {g.label} cannot be determined: {g.name}"
             yield Finding(state=State.UNKNOWN, subject=f"{g.label} {g.address}", devices=(g.address,), title=title)
         elif expect.gpu_model not in g.name:
-            title = f"{g.label} is a {g.name}, the policy expects {expect.gpu_model}"
+            title = f"{g.label} is {g.name}, the policy expects {expect.gpu_model}"
             said = (Evidence(f"NVML {g.address} DeviceGetName", g.name),)
             rule = f"gpu_model = {expect.gpu_model!r}"
             fix, state = "correct the node or the policy", unless_lost(c, State.FAIL, "nvml")
@@ -109,12 +109,12 @@ def nvlinks_missing(c: Context) -> Iterator[Finding]:
             continue
         up = sum(k.active is True for k in g.nvml.nvlinks)
         if up < wanted:
-            title = f"{up} NVLinks of {g.label} are up, the policy expects {wanted}"
+            title = f"{g.label} has {up} NVLinks up, the policy expects {wanted}"
             said = (Evidence(f"NVML {g.address} DeviceGetNvLinkState", f"{up} active"),)
             rule = f"nvlinks_per_gpu = {wanted}"
             product = product_of(g)
             most = (product.nvlink_links if product is not None else None) or len(g.nvml.nvlinks)
-            fix = "reset the GPU, then look at its board"
+            fix = "reset the GPU, then have its board checked"
             if 0 < most < wanted:
                 fix = f"correct the policy, or the node: {g.name} has {most} NVLinks"
             yield _failed(subject, title, rule, said, fix, devices=(g.address,))
@@ -168,7 +168,7 @@ def nics_differ(c: Context) -> Iterator[Finding]:
                 f"port {n.label}/{port.port} is {now}, the policy expects {wanted:g} Gb/s",
                 f"nic_rates_gbit_s of {kind} = {wanted:g}" if kind in by_kind else f"nic_rate_gbit_s = {wanted:g}",
                 port.evidence("state", "rate"),
-                "look at the cable and the switch port",
+                "check the cable and the switch port",
                 State.UNKNOWN if _untold(port) else State.FAIL,
                 devices=(n.address,),
             )
@@ -256,7 +256,7 @@ def p2p_missing(c: Context) -> Iterator[Finding]:
             yield Finding(
                 state=State.UNKNOWN if can_reach else unless_lost(c, State.FAIL, "rdma", "pci"),
                 subject="node",
-                title=f"GPUDirect RDMA is possible for {good} GPU-NIC pairs, the policy expects {expect.gdr_pairs}",
+                title=f"GPUDirect RDMA works for {good} GPU-NIC pairs, the policy expects {expect.gdr_pairs}",
                 rule=f"expect: gdr_pairs = {expect.gdr_pairs}",
                 fix="topocheck report --section rdma gives the reason of each pair",
             )
@@ -299,10 +299,10 @@ def pcie_slower(c: Context) -> Iterator[Finding]:
                 title = f"the PCIe {word} of {g.label} cannot be determined"
                 yield Finding(state=State.UNKNOWN, subject=subject, devices=(g.address,), title=title)
             elif found < wanted:
-                title = f"PCIe {word} of {g.label} is at most {found}, the policy expects {wanted}"
+                title = f"{g.label} PCIe {word} {found} at most, the policy expects {wanted}"
                 said = (Evidence(f"NVML {g.address} {call}", str(found)),)
                 own = _card_gen(g) if name == "pcie_gen" else _card_width(g)
-                fix = "look at slot and firmware settings"
+                fix = "check slot and firmware settings"
                 if own is not None and own < wanted:
                     fix = f"correct the policy, or the node: the card itself can do no more than {word} {own}"
                 yield _failed(subject, title, f"{name} = {wanted}", said, fix, devices=(g.address,))

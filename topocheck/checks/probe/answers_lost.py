@@ -96,11 +96,11 @@ def _not_in_the_texts(made_from: MadeFrom, questions: list[str]) -> Finding:
         id="probe.answers-lost",
         state=State.UNKNOWN,
         subject="node",
-        title=f"the given files do not tell all that checks need; nothing of: {what}",
+        title=f"the given files do not hold all that checks need; nothing of: {what}",
         consequence="checks that depend on this data are unknown",
         evidence=tuple(Evidence(q, "not recorded") for q in questions[:8]),
         rule="all data that a check depends on can be read",
-        fix="add the files that tell it (docs/readers.md), or a snapshot (topocheck snapshot save)",
+        fix="add the files that hold it (docs/readers.md), or a snapshot (topocheck snapshot save)",
     )
 
 

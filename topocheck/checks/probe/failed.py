@@ -44,10 +44,10 @@ def probe_failed(context: Context) -> Iterator[Finding]:
                 subject=f"probe {probe.name}",
                 title=f"{probe.name}: {'no answer in time' if probe.state == 'timed_out' else 'failed'}"
                 + (f" ({probe.detail})" if probe.detail else ""),
-                consequence="what it would have told is not known, so it is not called healthy",
+                consequence="what it reads is not known, so the node is not called healthy",
                 evidence=(Evidence(f"probe {probe.name}", f"{probe.state} {probe.detail}".strip()),),
                 rule="every probe must answer",
-                fix="look at the named file or call by hand; for NVML and CUDA see dmesg, then reset or reboot",
+                fix="check the named file or call by hand; for NVML and CUDA see dmesg, then reset or reboot",
             )
 
 
@@ -64,7 +64,7 @@ def _left_out(context: Context) -> Iterator[Finding]:
             consequence="what was left out is not judged",
             evidence=(Evidence(subject, words),),
             rule="within the limits of docs/architecture.md, which no known machine reaches",
-            fix="look at what lists so many; a driver in trouble may, and a recording from elsewhere may be made up",
+            fix="check what lists so many; a driver in trouble may, and a recording from elsewhere may be made up",
         )
 
 
@@ -92,7 +92,7 @@ def _hidden(context: Context) -> Iterator[Finding]:
             consequence="NVLink, peer access and health of the GPUs are not known",
             evidence=(Evidence("NVML", nvml),),
             rule="NVML must answer where the driver is loaded",
-            fix="run nvidia-smi -q, and look at dmesg for NVRM and Xid lines",
+            fix="run nvidia-smi -q, and check dmesg for NVRM and Xid lines",
         )
 
 

@@ -139,7 +139,7 @@ def verbs_device_missing(c: Context) -> Iterator[Finding]:
                 devices=(n.address,),
                 title=f"{n.label} is active, and this process may not open /dev/infiniband/{name}; it may open "
                 f"{listed(o.label for o in others)}",
-                consequence="NCCL leaves this NIC out without a message; a job with nodes that use it hangs or is slow",
+                consequence="NCCL silently ignores this NIC; a job with nodes that use it hangs or is slow",
                 evidence=(
                     Evidence(f"/dev/infiniband/{name}", "may not be opened"),
                     Evidence(f"/sys/class/infiniband_verbs/{name}/ibdev", n.label),
@@ -168,7 +168,7 @@ def verbs_device_missing(c: Context) -> Iterator[Finding]:
         yield Finding(
             state=State.NOTE,
             subject="process",
-            title=f"{len(nics)} NICs are active, and only {len(uverbs)} devices stand under /dev/infiniband",
+            title=f"{len(nics)} NICs are active, and only {len(uverbs)} devices exist under /dev/infiniband",
             consequence="NCCL uses the NICs it was given; GPUs share them",
             evidence=(Evidence("/dev/infiniband", " ".join(uverbs)),),
             rule="a uverbs device for each NIC",
@@ -183,7 +183,7 @@ _OPEN = (
     ),
     Fix("map them into the container: docker run --device=/dev/infiniband (with all its files)", (in_container,)),
     Fix("request the NICs with the job: Slurm's device cgroup opens only those of its step", (in_slurm,)),
-    Fix("modprobe ib_uverbs, and look at the mode of /dev/infiniband/uverbs* (0666 with rdma-core's udev rules)"),
+    Fix("modprobe ib_uverbs, and check the mode of /dev/infiniband/uverbs* (0666 with rdma-core's udev rules)"),
 )
 
 
@@ -202,14 +202,14 @@ _WATCHED = {
     "port_rcv_errors": (100, "broken packets that came in: {n}"),
     "local_link_integrity_errors": (10, "times of too many local link errors: {n}"),
     "excessive_buffer_overrun_errors": (10, "buffer overruns: {n}"),
-    "local_ack_timeout_err": (1000, "acknowledgements that did not come in time: {n}"),
+    "local_ack_timeout_err": (1000, "ACK timeouts: {n}"),
     "packet_seq_err": (1000, "packets missed and asked for again: {n}"),
     "rnr_nak_retry_err": (100, "receivers not ready until retries ran out: {n}"),
     "rx_icrc_encapsulated": (100, "RoCE packets with a bad checksum: {n}"),
     "port_xmit_discards": (1000, "packets that were thrown away before they were sent: {n}"),
-    "implied_nak_seq_err": (1000, "acknowledgements that never came and were told by later ones: {n}"),
+    "implied_nak_seq_err": (1000, "implied NAK sequence errors (acknowledgements lost): {n}"),
     "roce_slow_restart": (1000, "slow restarts after losses (RoCE): {n}"),
-    "out_of_sequence": (10000, "packets out of their order (others were lost): {n}"),
+    "out_of_sequence": (10000, "out-of-sequence packets: {n}"),
 }
 """Counter -> (threshold, words). Which of them matter: sysfs-class-infiniband; the thresholds are ours and can be
 set by the policy. They are totals since the driver was loaded."""
@@ -240,7 +240,7 @@ _WORD_BYTES = 4
 """port_rcv_data and port_xmit_data count words of four bytes (sysfs-class-infiniband)."""
 
 _STANDS_OUT = 10
-"""A port is the odd one out when its count is so many times the middle one of its siblings."""
+"""A port is the odd one out when its count is so many times the median of its siblings."""
 
 
 @check(
@@ -292,7 +292,7 @@ def counters(c: Context) -> Iterator[Finding]:
             much = share is not None and share > _MUCH_PER_GB
             rate = f", {share:.3g} per GB of traffic" if share is not None else ""
             full = " or more (the counter stops there)" if value == _STOPS_AT.get(name) else ""
-            beside = f"; the middle one of {len(others)} siblings is {middle}" if len(others) else ""
+            beside = f"; the median of {len(others)} siblings is {middle}" if len(others) else ""
             yield Finding(
                 state=State.WARN if odd or much else State.NOTE,
                 subject=p.where,
@@ -342,7 +342,7 @@ def vf_without_ats(c: Context) -> Iterator[Finding]:
         goes up to the root complex and back: a quarter of the rate has been seen.
 
     Fix:
-        The host's keeper turns ATS on in the NIC (`mlxconfig -d DEVICE set ATS_ENABLED=1`, then a cold boot) and
+        The host's administrator turns ATS on in the NIC (`mlxconfig -d DEVICE set ATS_ENABLED=1`, then a cold boot) and
         keeps ACS as passthrough needs it.
 
     Does not apply:
@@ -370,7 +370,7 @@ def vf_without_ats(c: Context) -> Iterator[Finding]:
                 consequence="if the host translates addresses, GPUDirect RDMA makes a detour by its root complex",
                 evidence=quote(n.pci, name, "off" if enabled is False else "no ATS capability"),
                 rule="ATS on, so that translated requests go straight",
-                fix="ask the host's keeper: mlxconfig set ATS_ENABLED=1 and a cold boot of the host",
+                fix="ask the host's administrator: mlxconfig set ATS_ENABLED=1 and a cold boot of the host",
             )
         elif not isinstance(enabled, bool):
             unread.append(n)
@@ -384,5 +384,5 @@ def vf_without_ats(c: Context) -> Iterator[Finding]:
                 Evidence(f"{n.address} config ATSCtl", str(n.pci.ats_enabled)) for n in unread[:2] if n.pci is not None
             ),
             rule="ATS on",
-            fix="run as root, or ask the host's keeper",
+            fix="run as root, or ask the host's administrator",
         )

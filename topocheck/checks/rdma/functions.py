@@ -99,7 +99,7 @@ def _fixes(modules: list[str], cause: str) -> tuple[Fix, ...]:
     if load and cause:
         return (
             Fix(f"on the node, outside this container: {load}", (in_container,)),
-            Fix(f"{load} (for good: a line in /etc/modules-load.d); if it is not there, {install}"),
+            Fix(f"{load} (persistently: a line in /etc/modules-load.d); if it is not there, {install}"),
         )
     return (
         Fix(

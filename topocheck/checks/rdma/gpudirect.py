@@ -173,7 +173,7 @@ def peermem_not_registered(c: Context) -> Iterator[Finding]:
     elif version < _SEES_MODULE:
         effect = f"NCCL {dotted(version)} does not see the module and says that GPUDirect RDMA is disabled"
     else:
-        effect = f"NCCL {dotted(version)} takes the module for a working one, and fails when it registers GPU memory"
+        effect = f"NCCL {dotted(version)} assumes that the module works, and fails when it registers GPU memory"
     # That DMA-BUF does not work is known of some pair, or else only that nobody could tell.
     closed = any(v.dma_buf in (Verdict.NO, Verdict.DEGRADED) for v in able)
     yield Finding(
@@ -182,7 +182,7 @@ def peermem_not_registered(c: Context) -> Iterator[Finding]:
         title=step.text.removeprefix("peer memory: "),
         consequence=effect,
         evidence=(*step.evidence, *version_evidence(c)),
-        rule="a loaded module stands under /sys/kernel/mm/memory_peers",
+        rule="a loaded module appears under /sys/kernel/mm/memory_peers",
         fix=step.fix,
     )
 

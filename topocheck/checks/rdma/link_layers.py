@@ -24,7 +24,7 @@ _ENOUGH = 4
     scope=Scope.PROCESS,
 )
 def mixed_link_layers(c: Context) -> Iterator[Finding]:
-    """Active InfiniBand and Ethernet ports stand side by side and NCCL_IB_HCA does not choose.
+    """Active InfiniBand and Ethernet ports stand side by side and NCCL_IB_HCA is not set.
 
     Looks at:
         The link layer of every active port, and whether NCCL_IB_HCA is set.
@@ -52,8 +52,8 @@ def mixed_link_layers(c: Context) -> Iterator[Finding]:
     yield Finding(
         state=State.NOTE,
         subject="node",
-        title="; ".join(f"{k}: {listed(v)}" for k, v in sorted(layers.items())) + "; NCCL_IB_HCA does not choose",
-        consequence="NCCL takes all of them for data, storage and management NICs too",
+        title="; ".join(f"{k}: {listed(v)}" for k, v in sorted(layers.items())) + "; NCCL_IB_HCA is not set",
+        consequence="NCCL uses all of them for data, including storage and management NICs",
         evidence=tuple(Evidence(f"{k} ports", listed(v)) for k, v in sorted(layers.items())),
         rule="active ports of one link layer, or NCCL_IB_HCA set",
         fix=f"export NCCL_IB_HCA=={','.join(others[:8])}  (if these are the NICs for data)",
@@ -139,9 +139,10 @@ def software_device(c: Context) -> Iterator[Finding]:
         yield Finding(
             state=State.NOTE,
             subject=name,
-            title=f"{name} is software RDMA: no PCI function stands behind it",
-            consequence="left out of GPUDirect and of all distances; NCCL may still pick it",
+            title=f"{name} is software RDMA: it has no PCI function",
+            consequence="ignored for GPUDirect and distances; NCCL may still pick it",
             evidence=(Evidence(f"{fact.source}/device", str(fact.address)),),
             rule="a NIC has a PCI function",
-            fix=f"keep NCCL from it: NCCL_IB_HCA=^{name}; where nothing needs it: rdma link delete {shlex.quote(name)}",
+            fix=f"exclude it from NCCL: NCCL_IB_HCA=^{name}; where nothing needs it: rdma link delete "
+            f"{shlex.quote(name)}",
         )

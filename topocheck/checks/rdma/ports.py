@@ -21,19 +21,19 @@ def _explain_down(p: Port) -> tuple[str, str]:
         return "it is switched off", f"switch it on if it is meant to work (ibportstate, or ip link set up): {p.where}"
     if phys == "LinkUp" and state in ("INIT", "ARMED"):
         if p.port.link_layer == "Ethernet":
-            return "the link is up and the driver has not made it ready", "look at the driver's kernel messages"
+            return "the link is up and the driver has not made it ready", "check the driver's kernel messages"
         return (
             "the link is up, and no subnet manager has set the port up",
-            "start a subnet manager (opensm, or the one of the switch) and look at its log",
+            "start a subnet manager (opensm, or the one of the switch) and check its log",
         )
     if phys == "LinkUp":
         return (
             "the link is up, and the port is not",
-            "look at the interface (ip link) and the driver's kernel messages; on InfiniBand at the subnet manager",
+            "check the interface (ip link) and the driver's kernel messages; on InfiniBand the subnet manager",
         )
     if phys in ("LinkErrorRecovery", "PortConfigurationTraining"):
         return "the link trains and does not hold", "clean or swap cable and transceiver, then try another switch port"
-    return "no signal from a partner", "look at cable, transceiver and switch port"
+    return "no signal from the other end", "check cable, transceiver and switch port"
 
 
 def _without(p: Port, up: dict[str, Port]) -> str:
@@ -42,10 +42,10 @@ def _without(p: Port, up: dict[str, Port]) -> str:
     if other is not None:
         return f"the card's other port ({other.nic.label} port {other.port.port}) is up and used; this one is not"
     if p.near is False:
-        return "NCCL leaves this NIC out without a word; no GPU is nearest to it, so their traffic loses no short way"
+        return "NCCL silently ignores this NIC; no GPU is nearest to it, so their traffic loses no short way"
     if p.near is None:
-        return "NCCL leaves this NIC out without a word"
-    return "NCCL leaves this NIC out without a word; its GPUs use a NIC farther away, which they share"
+        return "NCCL silently ignores this NIC"
+    return "NCCL silently ignores this NIC; its GPUs use a NIC farther away, which they share"
 
 
 @check(
@@ -84,7 +84,7 @@ def port_down(c: Context) -> Iterator[Finding]:
             consequence="a port that is down would not be seen",
             evidence=(Evidence("/sys/class/infiniband", str(rdma)),),
             rule="the devices of /sys/class/infiniband can be read",
-            fix="look at the driver's kernel messages; in a container mount /sys read-only",
+            fix="check the driver's kernel messages; in a container mount /sys read-only",
         )
         return
     every = judged(c)
@@ -145,7 +145,7 @@ def _none_up(ports: list[Port]) -> Finding:
         state=State.WARN,
         subject="node",
         devices=tuple(p.nic.address for p in ports),
-        title=f"none of {len(ports)} ports of RDMA NICs near GPUs is active: no signal from a partner",
+        title=f"none of {len(ports)} ports of RDMA NICs near GPUs is active: no signal from the other end",
         consequence="NCCL finds no RDMA NIC, and jobs over several nodes use TCP: a tenth of the bandwidth",
         evidence=tuple(e for p in ports[:2] for e in p.port.evidence("state", "phys_state")),
         rule="a port of a NIC near a GPU is active, on a machine with so many",
@@ -218,7 +218,7 @@ def port_slower(c: Context) -> Iterator[Finding]:
             "every collective waits for it",
             evidence=p.port.evidence("rate") + fastest.port.evidence("rate"),
             rule="most ports of the same card model, board, link layer and role run faster",
-            fix="look at cable, transceiver and the speed of the switch port; swap the cable with a sibling's to tell "
+            fix="check cable, transceiver and the speed of the switch port; swap the cable with a sibling's to tell "
             "which part is bad (the port goes down meanwhile)",
         )
 

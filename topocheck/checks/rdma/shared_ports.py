@@ -179,7 +179,7 @@ def bond_one_connection(c: Context) -> Iterator[Finding]:
         raise not_applicable(no_active_nic(c))
     found = [(n, b) for n, b in _bonds(c) if not known(b.bond_mode) or b.bond_mode in _BALANCES]
     if not found:
-        raise not_applicable("no active RDMA device that stands for a bond of ports")
+        raise not_applicable("no active RDMA device of a bond")
     if values(c).integer("NCCL_IB_QPS_PER_CONNECTION", 1) > 1:
         return
     s = in_force(c).get("NCCL_IB_QPS_PER_CONNECTION")

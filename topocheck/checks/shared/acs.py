@@ -12,7 +12,7 @@ from topocheck.model.base import Missing
 from topocheck.model.pci import PciDevice
 from topocheck.topology.tree import common_length
 
-_PRICE = "Price: the devices below are no longer isolated from each other"
+_PRICE = "Cost: the devices below are no longer isolated from each other"
 _REDIRECTS = 0b1100
 _OPTION = re.compile(r"disable_acs_redir=([^,\s]+)", re.ASCII)
 

@@ -33,7 +33,7 @@ class Cause(enum.StrEnum):
     REFUSED_BY_CGROUP = "refused by cgroup"
     REFUSED = "refused"
     ERROR = "error"
-    NOT_TOLD = "not told"
+    NOT_TOLD = "not reported"
 
 
 class Silence(msgspec.Struct, frozen=True, kw_only=True):

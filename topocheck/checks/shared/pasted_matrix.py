@@ -14,7 +14,7 @@ from topocheck.topology.types import Path, Topology
 
 _NEAR = ("PIX", "PXB")
 _RESET = (
-    "look at nvidia-smi nvlink -s and the fabric state (nvidia-smi -q) of these GPUs and at the fabric manager's log; "
+    "check nvidia-smi nvlink -s and the fabric state (nvidia-smi -q) of these GPUs, and the fabric manager's log; "
     "then drain the node and reset all GPUs together (nvidia-smi -r, ends all that runs on them)"
 )
 
@@ -90,9 +90,9 @@ def _links(t: Topology) -> Iterator[Finding]:
     """GPUs that stand outside a group which NVLink joins pair by pair, and those with fewer links than the group."""
     paths = _between_gpus(t)
     if len(t.gpus) < 3:
-        raise not_applicable("fewer than three GPUs, so none stands out")
+        raise not_applicable("fewer than three GPUs, so no outlier can be found")
     if any(p.nvlinks_untold is not None for p in paths.values()):
-        raise not_applicable("the text does not tell of every pair whether NVLink joins it")
+        raise not_applicable("the text does not say for every pair whether NVLink connects it")
     linked = {g.address: {b for (a, b), p in paths.items() if a == g.address and p.nvlinks} for g in t.gpus}
     inside = max(
         (frozenset({a, *others}) for a, others in linked.items()),
@@ -188,7 +188,7 @@ def _fewer(t: Topology, paths: dict[tuple[str, str], Path], inside: frozenset[st
                 state=State.FAIL,
                 subject=gpu,
                 title=f"{gpu} has {max(own)} NVLinks to its peers, most pairs have {usual}",
-                consequence="traffic with it is slower, and collectives wait for it",
+                consequence="traffic with it is slower, and collectives run at the speed of the slowest GPU",
                 evidence=(_row(t, gpu),),
                 rule="as many links as most pairs of the matrix",
                 fix=_RESET,
@@ -218,7 +218,8 @@ def _one_sided(t: Topology) -> Iterator[Finding]:
             else "one of the two is wrong, or the text was changed on its way",
             evidence=(_row(t, a), _row(t, b)),
             rule="a way is the same in both directions",
-            fix="take the matrix anew; where it stays so, reset the GPUs (nvidia-smi -r, ends all that runs on them)",
+            fix="take the matrix again; if it stays the same, reset the GPUs (nvidia-smi -r, ends all "
+            "that runs on them)",
         )
 
 
@@ -238,7 +239,7 @@ def _far_nics(t: Topology) -> Iterator[Finding]:
             consequence="NCCL stages its traffic to other hosts in host memory by default",
             evidence=tuple(Evidence(f"row {n.gpu}", f"{', '.join(n.nics)}: {n.class_}") for n in far[:4]),
             rule="most GPUs of the matrix have a NIC below their own switch",
-            fix="look whether its NIC is missing (lspci, rdma link) or sits in another slot",
+            fix="check whether its NIC is missing (lspci, rdma link) or sits in another slot",
         )
 
 

@@ -12,7 +12,7 @@ import _thread
 def start_nvml() -> None:
     """Load NVML, and start it in a thread: a later start finds it done, or waits for it.
 
-    What goes wrong here is not told: the start that follows meets it again, as the answer to a question.
+    What goes wrong here is not reported: the start that follows meets it again, as the answer to a question.
     """
     import ctypes
 

@@ -51,7 +51,7 @@ def list_stops(settings: Settings) -> str:
                 return f"{name}={value}: no function is named {function}"
             unknown = [w for w in text.removeprefix("^").split(",") if w and w.lower() not in _words(name)]
             if unknown:
-                return f"{name}={value}: {', '.join(unknown)} is not known, and unknown words end init"
+                return f"{name}={value}: {', '.join(unknown)} is not known, and unknown values make init fail"
     return ""
 
 

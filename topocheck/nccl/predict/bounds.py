@@ -142,7 +142,7 @@ def ring_inside(view: HostView) -> tuple[float, str]:
 def _to_nics(view: HostView) -> tuple[float, str]:
     """Return what all GPUs of a host and its NICs can exchange at once, and words for the links that limit it."""
     if not view.graph.nets:
-        return _best_nic(view, 0)[0], f"a TCP interface of {view.host.name}, whose rate NCCL takes as 10 Gb/s"
+        return _best_nic(view, 0)[0], f"a TCP interface of {view.host.name}, whose rate NCCL assumes to be 10 Gb/s"
     gb_s, cut = gpu_to_net_cut(view.graph)
     if len(cut) == 1:
         node, link = cut[0]

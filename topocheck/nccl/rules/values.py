@@ -202,7 +202,7 @@ def _judge_level(s: NcclSetting, value: str, version: Version) -> list[SettingPr
     return [
         SettingProblem(
             kind="not_understood",
-            text=f"{s.name}={value} is ignored: NCCL takes the words {', '.join(words)} in upper case",
+            text=f"{s.name}={value} is ignored: NCCL accepts the values {', '.join(words)} in upper case",
             fix=fix,
         )
     ]

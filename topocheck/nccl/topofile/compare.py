@@ -87,7 +87,7 @@ def compare(file: Element, machine: Element) -> tuple[TopoDifference, ...]:
     told = {address for pair in moved.values() for address in pair}
     out: list[TopoDifference] = []
     if integer(file.get("version")) != 1:
-        text = "NCCL takes only version 1 and ends its init with another"
+        text = "NCCL accepts only version 1 and fails in init with another"
         out.append(_d("version", "system", file.get("version") or "", "1", text))
     for address, place in ours.items():
         if not _is_device(place):
@@ -146,7 +146,7 @@ def _device(address: str, file: _Place, machine: _Place) -> list[TopoDifference]
         out += _gdr(address, a, b)
         links = [sum(integer(x.get("count")) for x in g.having("nvlink")) for g in (a, b)]
         if any(a.having("nvlink")) and links[0] != links[1]:
-            text = "NCCL plans with the file's NVLinks and looks for no others"
+            text = "NCCL plans with the file's NVLinks and does not look for others"
             out.append(_d("nvlink", address, str(links[0]), str(links[1]), text))
         if a.get("sm") and b.get("sm") and a.get("sm") != b.get("sm"):
             out.append(_d("gpu", address, f"sm {a.get('sm')}", f"sm {b.get('sm')}", "another GPU than the file's"))

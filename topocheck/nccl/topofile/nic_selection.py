@@ -263,7 +263,7 @@ def network_stops(node: Node, version: Version, settings: Settings) -> str:
         return f"NCCL_SOCKET_IFNAME={asked}: no interface that is up fits: Bootstrap : no socket interface found"
     if _asked_network(settings) != "ib" or rdma_unknown(node) or rdma_entries(node, version, settings, frozenset()):
         return ""
-    return "NCCL_NET=IB: no RDMA device that NCCL would take, so no network is left"
+    return "NCCL_NET=IB: no RDMA device that NCCL would use, so no network is left"
 
 
 def plugin_note(settings: Settings) -> str:

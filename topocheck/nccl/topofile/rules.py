@@ -42,7 +42,7 @@ def check_topology(root: Element, version: Version) -> tuple[Remark, ...]:
     out: list[Remark] = []
     if integer(root.get("version")) != 1:
         found = root.get("version")
-        text = f"version {found!r}: NCCL takes only 1 (RCCL uses 2)" if found else "no version: NCCL needs version=1"
+        text = f"version {found!r}: NCCL accepts only 1 (RCCL uses 2)" if found else "no version: NCCL needs version=1"
         out.append(_at(root, text, fatal=True))
     most = int(number("max_subs", version, 640))
     seen: dict[str, Element] = {}
@@ -51,7 +51,7 @@ def check_topology(root: Element, version: Version) -> tuple[Remark, ...]:
         address = (e.get("busid") or "").lower()
         if e.name == "pci" and address:
             if address in seen:
-                out.append(_at(e, f"{address} stands twice, first in line {seen[address].line}", fatal=False))
+                out.append(_at(e, f"{address} appears twice, first in line {seen[address].line}", fatal=False))
             seen.setdefault(address, e)
     return (*out, *_one_sided(root))
 

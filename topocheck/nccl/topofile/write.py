@@ -263,7 +263,7 @@ def why_unusable(gpu: Gpu) -> str | None:
     if gpu.nvml is None:
         return "NVML does not show this GPU, and NCCL needs NVML"
     if gpu.nvml.mig_current is True:
-        return "MIG is on: instances have no peer-to-peer, and NCCL takes no two of one GPU"
+        return "MIG is on: instances have no peer-to-peer, and NCCL does not accept two instances of one GPU"
     return None
 
 

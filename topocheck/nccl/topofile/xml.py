@@ -139,7 +139,7 @@ class _Reader:
             end += 1
         tab = self.text.find("\t", self.at, end)
         if tab >= 0:
-            self.remark(tab, "a tab between elements: NCCL takes only spaces and line ends", fatal=True)
+            self.remark(tab, "a tab between elements: NCCL accepts only spaces and line ends", fatal=True)
         self.at = end
 
     def skip_comment(self) -> None:
@@ -159,12 +159,14 @@ class _Reader:
                     what = "attributes must be parted by spaces, on one line"
                     self.remark(m.start(), f"{what}: NCCL stops here", fatal=True)
                 else:
-                    self.remark(m.start(), "several blanks: NCCL takes an empty attribute for each more", fatal=False)
+                    self.remark(
+                        m.start(), "several spaces: NCCL reads an empty attribute for each extra one", fatal=False
+                    )
             value = quoted[1:-1]
             if len(value) >= NCCL_MAX_TEXT or len(key) >= NCCL_MAX_TEXT:
-                self.remark(m.start(), f"longer than the {NCCL_MAX_TEXT - 1} characters NCCL takes", fatal=True)
+                self.remark(m.start(), f"longer than the {NCCL_MAX_TEXT - 1} characters NCCL accepts", fatal=True)
             if any(k == key for k, _ in out):
-                self.remark(m.start(), f"{key} stands twice in <{name}>: NCCL takes the first", fatal=False)
+                self.remark(m.start(), f"{key} appears twice in <{name}>: NCCL uses the first", fatal=False)
             out.append((key, value))
             if len(out) > 256:
                 raise self.error(f"<{name}> has more than 256 attributes")
@@ -215,7 +217,7 @@ class _Reader:
             if self.at >= len(self.text):
                 break
             if self.text[self.at] != "<":
-                raise self.error("text stands where an element was expected")
+                raise self.error("text where an element was expected")
             if self.text.startswith("<!--", self.at):
                 self.skip_comment()
                 continue

@@ -76,7 +76,7 @@ def link_speed_fields(links: int) -> str:
 
 
 def link_errors(version: int | Missing) -> dict[int, str]:
-    """Return the counters of a link of an NVLink version; all of them where it is not told."""
+    """Return the counters of a link of an NVLink version; all of them where it is not reported."""
     return NVLINK_ERRORS if isinstance(version, int) and version < 5 else NVLINK5_ERRORS
 
 

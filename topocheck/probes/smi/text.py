@@ -168,7 +168,7 @@ class _Reader:
             return False
         if any(r.label == label for r in self.rows):
             if not is_gpu:
-                raise SmiTopoError(n, f"row {label} stands twice in one matrix; expected each device once")
+                raise SmiTopoError(n, f"row {label} appears twice in one matrix; expected each device once")
             self.close()
         if is_gpu and not self.rows:
             self.indent = indent
@@ -191,7 +191,9 @@ class _Reader:
             cells = _CELLS[self.rows[-1].vocabulary]
             if any(cells.fullmatch(w) for w in words[2:]):
                 raise SmiTopoError(
-                    n, f"{printable(words[1])} in row {words[0]} is no word of the matrix; expected X, NV#, PIX ... SYS"
+                    n,
+                    f"{printable(words[1])} in row {words[0]} is not an entry of the matrix; expected X, "
+                    "NV#, PIX ... SYS",
                 )
 
     def other(self, line: str) -> None:

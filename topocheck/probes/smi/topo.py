@@ -74,7 +74,7 @@ def _read_row(row: RawRow, columns: tuple[str, ...], warnings: list[str]) -> tup
     if has_cell(rest, row.vocabulary):
         word = printable(rest.split()[0])
         raise SmiTopoError(
-            row.line, f"{word} in row {row.label} is no word of the matrix; expected NV#, PIX, PXB, PHB, NODE, SYS"
+            row.line, f"{word} in row {row.label} is not an entry of the matrix; expected NV#, PIX, PXB, PHB, NODE, SYS"
         )
     if len(cells) > len(columns):
         raise SmiTopoError(row.line, f"row {row.label} has {len(cells)} cells; expected {len(columns)}")

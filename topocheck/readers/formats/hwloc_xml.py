@@ -134,7 +134,7 @@ class _Tree:
             pci.file(self.found, e.line, address, "secondary_bus_number", str(int(buses[2], 16)))
             pci.file(self.found, e.line, address, "subordinate_bus_number", str(int(buses[3], 16)))
         if m := _TYPE.match(e.get("pci_type")):
-            # The interface is not told; nothing is decided by it.
+            # The interface is not reported; nothing is decided by it.
             pci.file(self.found, e.line, address, "class", f"0x{m[1]}00")
             pci.file(self.found, e.line, address, "vendor", f"0x{m[2]}")
             pci.file(self.found, e.line, address, "device", f"0x{m[3]}")
@@ -181,7 +181,7 @@ class _Tree:
             for address, path in pci_tree.paths(self.functions, self.bridges, self.roots).items():
                 pci.place(self.found, self.functions[address], address, path)
         for node, cpus in self.cpus.items():
-            # A node without CPUs bears those it is near to: which of two nodes has them is then not told.
+            # A node without CPUs bears those it is near to: which of two nodes has them is then not reported.
             if not any(cpus & other for n, other in self.cpus.items() if n != node):
                 self.found.file(self.nodes[node], f"{_NODES}/node{node}/cpulist", format_cpulist(cpus))
         if self.nodes:

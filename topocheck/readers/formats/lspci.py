@@ -211,7 +211,7 @@ def _kernel(found: Answers, f: _Function, listing: _Listing) -> None:
 
 
 def _resource(m: re.Match[str]) -> str:
-    """Return a region as a line of `resource`; empty where its place or size is not told."""
+    """Return a region as a line of `resource`; empty where its place or size is not reported."""
     size = int(m[5]) << _SIZES[m[6]]
     flags = 0x200 if m[2] == "Memory" else 0x100
     flags |= 0x2000 if " prefetchable" in m[4] or ", prefetchable" in m[4] else 0
@@ -244,7 +244,7 @@ def _registers(found: Answers, f: _Function, block: Block) -> None:
         if len(dump) > 1024:
             found.put(f.line, dump, "read", path, 4096)
     elif _told(facts):
-        found.put(f.line, HostError(Reason.ABSENT, "told by lspci as text"), "read", path, 1024)
+        found.put(f.line, HostError(Reason.ABSENT, "reported by lspci as text"), "read", path, 1024)
     lines = {n: i for i, x in enumerate(f.lines) for n in ("LnkCap", "LnkSta") if x.strip().startswith(f"{n}:")}
     speeds = facts.cap2_speeds_gt_s if isinstance(facts.cap2_speeds_gt_s, tuple) else ()
     # As pcie_get_speed_cap in Linux drivers/pci/pci.c: the highest of LnkCap2, else LnkCap.
@@ -283,7 +283,7 @@ def _dump(lines: list[str]) -> bytes:
 
 
 READER = Reader(
-    name="lspci (-vvv as root tells most)",
+    name="lspci (-vvv as root shows most)",
     tells="PCI tree, links, ACS, BARs, NUMA nodes, drivers",
     recognise=recognise,
     read=read,

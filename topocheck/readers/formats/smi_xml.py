@@ -99,7 +99,7 @@ def _values(gpu: Element, before: int) -> dict[str, Value]:
 
 READER = Reader(
     name="nvidia-smi -q -x",
-    tells="what -q tells",
+    tells="what -q reports",
     recognise=recognise,
     read=read,
 )

@@ -26,7 +26,7 @@ _PORT = ("bdf", "device", "port")
 METRICS = (
     Metric("build_info", "Version of topocheck that wrote this; always 1.", ("version",)),
     Metric("run_timestamp_seconds", "When the node was looked at, in seconds since the epoch."),
-    Metric("exit_code", "Exit code of the run: 0 healthy, 1 failed, 3 could not tell what must be known."),
+    Metric("exit_code", "Exit code of the run: 0 healthy, 1 failed, 3 a required fact could not be determined."),
     Metric("policy_readable", "1 where the policy could be read, 0 where the built-in one took its place."),
     Metric("required_unknown", "Number of things that the policy requires and that could not be determined."),
     Metric("check_status", "State of a check: 0 ok, 1 warning, 2 failed, 3 unknown.", ("check", "scope")),

@@ -12,7 +12,7 @@ from topocheck.render.findings import alike
 from topocheck.render.words import STATE_MARKS, evidence_line
 
 if TYPE_CHECKING:
-    from topocheck.compare.types import JobProblem
+    from topocheck.compare.types import JobProblem, NodeFinding
 
 MAX_EVIDENCE = 8
 
@@ -49,6 +49,21 @@ def cards(findings: Sequence[Finding]) -> list[Card]:
             )
         )
     return out
+
+
+def node_cards(findings: Sequence[NodeFinding]) -> list[Card]:
+    """Return findings of one node as the page shows them."""
+    return [
+        Card(
+            id=f.id,
+            state=f.state,
+            mark=STATE_MARKS[State(f.state)].upper(),
+            title=f.title,
+            subjects=f.subject,
+            fix=f.fix,
+        )
+        for f in findings
+    ]
 
 
 def job_cards(problems: Sequence[JobProblem]) -> list[Card]:

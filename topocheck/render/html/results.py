@@ -13,7 +13,7 @@ from topocheck.picture.chart import Chart, Curve, Plotted, Point, plot
 from topocheck.render import bw, fleet, scale
 from topocheck.render.bw_curves import collective_sweeps, copy_sweeps
 from topocheck.render.html.blocks import BlockPage, sections
-from topocheck.render.html.cards import cards, job_cards
+from topocheck.render.html.cards import cards, job_cards, node_cards
 from topocheck.render.html.environment import fill
 from topocheck.render.html.matrices import Matrix, rated
 from topocheck.render.html.scale_curve import speed_up_chart
@@ -21,7 +21,7 @@ from topocheck.render.prediction import paint_prediction
 from topocheck.render.words import STATE_MARKS, plural
 
 if TYPE_CHECKING:
-    from topocheck.compare.types import Difference, JobProblem
+    from topocheck.compare.types import Difference, JobProblem, NodeFinding
     from topocheck.model.measurement import BandwidthReport, Measurement
     from topocheck.nccl.predict.types import Prediction
     from topocheck.tests_live.training.report_types import ScaleReport
@@ -144,7 +144,13 @@ def prediction_html(p: Prediction, labels: dict[int, str], *, why: bool = False)
     )
 
 
-def diff_html(differences: Sequence[Difference], mine: str, reference: str, job: Sequence[JobProblem]) -> str:
+def diff_html(
+    differences: Sequence[Difference],
+    mine: str,
+    reference: str,
+    job: Sequence[JobProblem],
+    worse: Sequence[NodeFinding] = (),
+) -> str:
     """Return the differences between two nodes as a page."""
     page = BlockPage()
     fleet.paint_differences(differences, mine, reference, page)
@@ -154,7 +160,7 @@ def diff_html(differences: Sequence[Difference], mine: str, reference: str, job:
         title=f"{reference} and {mine}",
         about="what differs, from the first to the second",
         chips=[("warn", plural(real, "difference"))] if real else [("dim", "no difference")],
-        findings=job_cards(job),
+        findings=[*node_cards(worse), *job_cards(job)],
         notes=[],
         matrices=[],
         charts=[],

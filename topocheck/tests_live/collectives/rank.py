@@ -81,7 +81,7 @@ class Rank:
                 return torch.device("cuda", i)
         if torch.cuda.device_count() == 1:
             return torch.device("cuda", 0)
-        raise RuntimeError(f"{address} is not among the devices torch sees; look at CUDA_VISIBLE_DEVICES")
+        raise RuntimeError(f"{address} is not among the devices torch sees; check CUDA_VISIBLE_DEVICES")
 
     def work(self) -> None:
         """Run all sweeps; graphs last, since a capture that fails can spoil the device for what follows."""
@@ -183,7 +183,7 @@ class Rank:
         if lost(reason):
             self.events.at(self.events.row, "asking the other ranks")
         said = within(2 * LAST_WORD_S, lambda: roll.cause(reason, self._let_go))
-        return "rank 0, who holds the place where the ranks meet, no longer answers" if said is None else said
+        return "rank 0, which holds the rendezvous store, no longer answers" if said is None else said
 
     def _let_go(self) -> None:
         """Close the connections to the other ranks."""

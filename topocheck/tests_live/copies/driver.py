@@ -35,7 +35,7 @@ class DriverEngine(DriverResources):
             try:
                 self.devices[a] = call("cuDeviceGetByPCIBusId", a.encode())
             except DriverError as e:
-                hint = "not among the devices CUDA sees; look at CUDA_VISIBLE_DEVICES"
+                hint = "not among the devices CUDA sees; check CUDA_VISIBLE_DEVICES"
                 raise DriverError(e.call, e.result, f"{a}: {hint}") from None
         progress("cuDevicePrimaryCtxRetain " + " ".join(addresses))
         with ThreadPoolExecutor(max(1, len(addresses))) as pool:

@@ -61,7 +61,7 @@ class TorchEngine:
     def device(self, address: str) -> Any:
         """Return the torch device at a PCI address."""
         if address not in self.ordinals:
-            raise UnsupportedRowError(f"{address} is not among the devices torch sees; look at CUDA_VISIBLE_DEVICES")
+            raise UnsupportedRowError(f"{address} is not among the devices torch sees; check CUDA_VISIBLE_DEVICES")
         return self.torch.device("cuda", self.ordinals[address])
 
     def prepare(self, row: CopyRow, progress: Progress) -> Prepared:

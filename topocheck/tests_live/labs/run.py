@@ -222,7 +222,7 @@ def absent_backends(job: JobLayout, meeting: Rendezvous | None) -> dict[str, str
         missing = "torch is not installed: pip install torch"
         out |= {"nccl": missing, "gloo": missing}
     elif not job.gpus:
-        out["nccl"] = "needs one GPU for each rank, and no GPU takes part here"
+        out["nccl"] = "needs one GPU for each rank, and no GPU is used here"
     if why := mpi_problem(None if meeting is None else meeting.world):
         out["mpi"] = why.removeprefix("mpi: ")
     return out

@@ -19,7 +19,7 @@ KILLED_STEP = "look for who ended it in the kernel's log (dmesg: out of memory, 
 
 
 SILENT_STEP = (
-    "look whether that rank's process still runs (its stack: py-spy dump --pid PID), what its own output says, and "
+    "check whether that rank's process still runs (its stack: py-spy dump --pid PID), what its own output says, and "
     "whether its node answers"
 )
 
@@ -39,21 +39,23 @@ class RankState(msgspec.Struct):
 def hang_text(states: dict[int, RankState], limit: float, expected: int) -> str:
     """Name who did not answer; `expected` ranks are heard here, 0 where that is not known or a launcher has them."""
     if not states:
-        return f"no rank said anything within {limit:.0f} s"
+        return f"no rank reported anything within {limit:.0f} s"
     # A rank that is stopped or dead is the cause; then one that never came; otherwise the one that is behind.
     odd = {r: w for r, s in states.items() if (w := process_state(s.pid))}
     absent = [r for r in range(expected) if r not in states]
     if absent and not odd:
-        return f"hung after {limit:.0f} s without a word: {ranks_text(absent)} did not come; the others wait for it"
+        return f"hung after {limit:.0f} s without a message: {ranks_text(absent)} did not come; the others wait for it"
     if not expected and len(states) == 1 and not odd:
         ((r, s),) = states.items()
-        return f"rank {r} waits in {s.call} ({limit:.0f} s without a word): one of the others did not come, or it hangs"
+        return (
+            f"rank {r} waits in {s.call} ({limit:.0f} s without a message): one of the others did not come, or it hangs"
+        )
     if not odd:
         behind = min(s.step for s in states.values())
         odd = {r: "" for r, s in states.items() if s.step == behind}
         if len(odd) == len(states):
-            return f"all ranks hung in {states[min(odd)].call} ({limit:.0f} s without a word)"
-    return f"hung after {limit:.0f} s without a word: {_named(odd, states)} did not come; the others wait for it"
+            return f"all ranks hung in {states[min(odd)].call} ({limit:.0f} s without a message)"
+    return f"hung after {limit:.0f} s without a message: {_named(odd, states)} did not come; the others wait for it"
 
 
 def _named(odd: dict[int, str], states: dict[int, RankState]) -> str:
@@ -102,7 +104,7 @@ def failure_text(
     silent = [(r, s) for r, s in sorted(states.items()) if not s.failed and not s.finished]
     if gone and silent:
         r, s = silent[0]
-        return f"rank {r} (process {s.pid}) ended without a word in {s.call}", KILLED_STEP
+        return f"rank {r} (process {s.pid}) ended without a message in {s.call}", KILLED_STEP
     for r, s in sorted(states.items(), key=lambda item: item[1].step):
         if s.failed:
             over_mpi = all(getattr(row, "backend", "") == "mpi" for row in rows)
@@ -113,7 +115,7 @@ def failure_text(
         code = process.wait(0)
         if code is not None and code < 0:
             return f"this rank's process was ended by {_signal_name(-code)}", KILLED_STEP
-        said = [line for line in printed.splitlines() if any(map(str.isalnum, line))] or ["it said nothing"]
+        said = [line for line in printed.splitlines() if any(map(str.isalnum, line))] or ["it printed nothing"]
         last = ([line for line in said if "Error: " in line] or said)[-1]
         reason = f"the ranks' launcher ended with status {code} ({last[:200]})"
     return reason, ""

@@ -22,5 +22,8 @@ def loopback_problem(address: str = "127.0.0.1") -> str:
             caller.connect(listener.getsockname())
     except OSError as e:
         why = f"no answer within {LIMIT_S:.0f} s" if isinstance(e, TimeoutError) else e.strerror
-        return f"the loopback interface does not work, and ranks on one node meet there: {address}: {why}"
+        return (
+            "the loopback interface does not work, and ranks on one node need it for their "
+            f"rendezvous: {address}: {why}"
+        )
     return ""

@@ -46,7 +46,7 @@ def told_by_rank_0(world: World) -> tuple[Told, list[socket.socket]]:
     try:
         told = msgspec.json.decode(bytes(buffer), type=Told)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise LaunchError(f"rank {world.rank}: MPI brought no place to meet ({e}): {how}") from None
+        raise LaunchError(f"rank {world.rank}: MPI provided no rendezvous address ({e}): {how}") from None
     if told.error:
         raise LaunchError(told.error)
     return told, sockets

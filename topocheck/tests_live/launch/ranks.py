@@ -219,7 +219,7 @@ def listen(ranks: Ranks, quiet_s: float, join_s: float) -> Iterator[Measurement 
         if ended is None and monotonic() - last > limit:
             reason = hang_text(ranks.states, limit, ranks.expected)
             ranks.heard("failed", reason)
-            yield from _unsettled(ranks, reason, "look at that process (its stack: py-spy dump --pid PID) and its node")
+            yield from _unsettled(ranks, reason, "check that process (its stack: py-spy dump --pid PID) and its node")
             return
     if ended["event"] == "done":
         return

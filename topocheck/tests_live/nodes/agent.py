@@ -51,7 +51,7 @@ class Agent:
         """Work through the rounds until there is none; returns why it stopped, empty for the regular end."""
         text = self.meeting.get("nodes", FIRST_WAIT_S)
         if text is None:
-            return f"rank 0 said nothing within {FIRST_WAIT_S:.0f} s"
+            return f"rank 0 did not answer within {FIRST_WAIT_S:.0f} s"
         try:
             self.nodes = {n.node: n for n in read(text, tuple[NodeHello, ...], "rank 0")}
             return self._rounds()

@@ -83,7 +83,7 @@ def run(
     begun, world, key = monotonic(), meeting.world, meeting.node
     if world.rank:
         if meeting.get("zero", options.join_s) is None:
-            raise RankLostError(f"rank {world.rank}: rank 0 said nothing within {options.join_s:.0f} s")
+            raise RankLostError(f"rank {world.rank}: rank 0 did not answer within {options.join_s:.0f} s")
         if not meeting.claim(f"node/{key}"):
             meeting.put(f"hello/{world.rank}", b"")
             return None

@@ -217,7 +217,7 @@ def exchange(connections: list[socket.socket], *, first: bool, seconds: float) -
                 c.close()
     samples = rates(arrived, seconds)
     if not samples:
-        return Exchange(latency_us=latency, error="too little arrived to tell a rate")
+        return Exchange(latency_us=latency, error="too little data arrived to compute a rate")
     return Exchange(received_gb_s=median(samples), samples=samples, spread=spread(samples), latency_us=latency)
 
 

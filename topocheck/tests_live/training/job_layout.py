@@ -50,7 +50,7 @@ def common_job(meeting: Rendezvous, gpus: tuple[str, ...], deadline_s: float = 6
         meeting.put("job", msgspec.msgpack.encode(_agreed(got, meeting, deadline_s)))
     text = meeting.get("job", deadline_s + 10)
     if text is None:
-        raise RankLostError(f"rank 0 said nothing within {deadline_s + 10:.0f} s")
+        raise RankLostError(f"rank 0 did not answer within {deadline_s + 10:.0f} s")
     try:
         told = read(text, _Told, "rank 0")
     except InvalidWordError as e:

@@ -39,7 +39,7 @@ def places(job: JobLayout, options: ScaleOptions) -> tuple[list[tuple[Backend, D
             if job.gpus:
                 out.append(("nccl", "gpu"))
             else:
-                why.append("nccl: needs a GPU per rank, and none takes part here")
+                why.append("nccl: needs a GPU per rank, and none is used here")
             continue
         out.append((backend, "host"))
         if backend == "gloo" and job.gpus:

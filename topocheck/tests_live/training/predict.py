@@ -61,7 +61,8 @@ def unsure(fit: Fit, sizes: Sequence[float]) -> str:
         high = overall.alpha_high_us + size / overall.beta_low_gb_s / 1e3
         if high > WIDE * low:
             return (
-                f"the fit is not sure: an all_reduce of {size_text(size)} takes {low / 1e3:.3g} to {high / 1e3:.3g} ms "
+                f"the fit is uncertain: an all_reduce of {size_text(size)} takes {low / 1e3:.3g} to "
+                f"{high / 1e3:.3g} ms "
                 "by its 95 % interval"
             )
     return ""

@@ -206,7 +206,7 @@ def _sweep(points: Sequence[BucketPoint], why: str) -> BucketSweep:
     if len(near) > 1:
         text += f"; {min(near):g} to {max(near):g} MiB are within 2 % of it"
     if foreseen:
-        text += f"; the cost model said {foreseen[1]:g} MiB ({foreseen[0] / 1000:.2f} ms)"
+        text += f"; the cost model predicted {foreseen[1]:g} MiB ({foreseen[0] / 1000:.2f} ms)"
     elif why:
         text += f"; no prediction: {why}"
     return BucketSweep(

@@ -25,7 +25,7 @@ us each on two H200)."""
 PAIRS = {"within": "one node", "between": "two nodes"}
 OPEN = 100.0
 """Times the rate itself from which on the upper end of its interval says nothing."""
-GPUS_NEEDED = "needs {0} GPUs, one for each rank; {1} take part here"
+GPUS_NEEDED = "needs {0} GPUs, one for each rank; {1} are used here"
 
 
 class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +121,7 @@ def places(job: JobLayout, options: LabOptions, without: dict[str, str]) -> list
     out: list[tuple[Backend, Device, str]] = []
     for backend in options.backends or ("nccl", "gloo", "mpi"):
         if backend == "nccl":
-            out.append((backend, "gpu", without.get(backend, "") or ("" if job.gpus else "no GPU takes part here")))
+            out.append((backend, "gpu", without.get(backend, "") or ("" if job.gpus else "no GPU is used here")))
         else:
             out.append((backend, "host", without.get(backend, "")))
     return out

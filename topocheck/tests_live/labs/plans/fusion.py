@@ -121,9 +121,7 @@ def fill(job: JobLayout, options: LabOptions, without: dict[str, str], rows: Row
 
 def _layers_note(layers: Sequence[int]) -> tuple[str, ...]:
     kinds = ", ".join(size_text(s) for s in sorted(set(layers)))
-    return (
-        f"{len(layers)} layers of {kinds} in turn, {size_text(sum(layers))} together; no backward pass beside them",
-    )
+    return (f"{len(layers)} layers of {kinds} in turn, {size_text(sum(layers))} together; no concurrent backward pass",)
 
 
 def _point(results: Results, row: LabRow) -> Measurement | None:

@@ -17,7 +17,7 @@ SETTINGS: dict[str, dict[str, str]] = {"on": {"NCCL_NET_GDR_LEVEL": "SYS"}, "off
 def why_not(job: JobLayout, node: Node, topology: Topology) -> str:
     """Return why GPUDirect RDMA cannot be switched on and off here; the empty text where it can."""
     if not job.gpus:
-        return "no GPU takes part here"
+        return "no GPU is used here"
     if not topology.nics:
         untold = topology.nics_untold
         if isinstance(untold, Missing):

@@ -1,0 +1,107 @@
+"""What differs on a node, for a person: one row for each fault, in the words of the trade."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from topocheck.compare.faults import Fault, faults
+from topocheck.compare.types import Difference
+from topocheck.render.page import Page
+from topocheck.render.words import plural
+
+MANY = 4
+"""From this many devices on, equal differences are reported in one line."""
+
+FIELDS = {
+    "current_width_lanes": "PCIe width",
+    "pcie_width_current": "PCIe width",
+    "max_width_lanes": "maximum PCIe width",
+    "pcie_width_max": "maximum PCIe width",
+    "current_speed_gt_s": "PCIe speed GT/s",
+    "max_speed_gt_s": "maximum PCIe speed GT/s",
+    "pcie_gen_max": "maximum PCIe generation",
+    "bar1_total_bytes": "BAR1 bytes",
+    "driver_version": "driver",
+    "cuda_version": "CUDA version",
+    "kernel_release": "kernel",
+    "os_name": "OS",
+    "vbios": "VBIOS",
+    "mtu_bytes": "MTU",
+    "rate_gbit_s": "rate Gb/s",
+    "speed_mbit_s": "speed Mb/s",
+    "phys_state": "physical state",
+    "sm_lid": "subnet manager",
+    "hca_type": "chip",
+    "netdevs": "interface",
+    "nics": "number of RDMA NICs",
+    "gpus": "number of GPUs",
+    "mig_current": "MIG mode",
+    "mig_pending": "pending MIG mode",
+    "ecc_current": "ECC mode",
+    "ecc_pending": "pending ECC mode",
+    "memlock_bytes": "memlock limit",
+    "nofile": "open files limit",
+    "cpu_node": "NUMA node",
+    "numa_node": "NUMA node",
+    "acs_control_word": "ACS control",
+    "iommu_group_type": "IOMMU group type",
+    "nvlinks": "NVLinks",
+}
+"""Field of the JSON report -> its name for people; the others are written with blanks."""
+_WIDTHS = frozenset({"current_width_lanes", "pcie_width_current", "max_width_lanes", "pcie_width_max"})
+
+
+def field_name(field: str) -> str:
+    """Return a field of the JSON report in the words of the trade."""
+    return FIELDS.get(field, field.replace("_", " "))
+
+
+def field_value(field: str, value: str) -> str:
+    """Return a value as it is usually written: a width as `x8`."""
+    return f"x{value}" if field in _WIDTHS and value.isdigit() else value
+
+
+def together(differences: Sequence[Difference]) -> list[Fault]:
+    """Return one row for each fault, those of many devices that differ in the same way put into one."""
+    alike: dict[tuple[str, str, str, str], list[Fault]] = {}
+    for f in faults(differences):
+        d = f.difference
+        alike.setdefault((d.section, field_name(d.field), d.value, d.majority), []).append(f)
+    out: list[Fault] = []
+    for group in alike.values():
+        if len(group) < MANY:
+            out += group
+            continue
+        first = group[0].difference
+        device = f"{first.device} and {plural(len(group) - 1, 'more device')}"
+        related = sum(f.related for f in group)
+        out.append(Fault(difference=msgspec.structs.replace(first, device=device), related=related))
+    return out
+
+
+def fault_line(f: Fault, page: Page) -> None:
+    """Add one fault of an outlier: what, the value, what is expected, and where it was read."""
+    d = f.difference
+    of = "" if d.share >= 1.0 else f" ({percent(d.share)} of the nodes)"
+    text = (
+        f"{d.device}: {field_name(d.field)} {field_value(d.field, d.value)}, expected "
+        f"{field_value(d.field, d.majority)}{of}"
+    )
+    if d.value in ("missing", "extra"):
+        text = f"{d.device}: {d.value} on this node, unlike {percent(d.share)} of the nodes"
+    page.text(text + related(f), indent=4, style="" if d.comparable else "magenta", hang=2)
+    if d.source:
+        page.text(d.source, indent=8, style="dim", hang=2)
+
+
+def related(f: Fault) -> str:
+    """Return how many other differences come from the same fault."""
+    return f" (+{f.related} related, --json)" if f.related else ""
+
+
+def percent(share: float) -> str:
+    """Return a share in percent; what is nearly all is not rounded to all."""
+    value = 100 * share
+    return f"{value:.2f} %" if 99.5 <= value < 100 else f"{value:.0f} %"
