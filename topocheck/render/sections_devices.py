@@ -60,7 +60,7 @@ def device_marks(report: Report, parts: Drawn) -> dict[str, Span]:
         marks = [m for m in marks if m[0]]
         found = worst.get(address)
         if found is not None and not any(style.startswith("bold") for _, style in marks):
-            marks.insert(0, (f"{STATE_MARKS[found.state]} {found.id}", STATE_STYLES[found.state]))
+            marks.insert(0, (f"{STATE_MARKS[found.state]} {found.id.partition('.')[0]}", STATE_STYLES[found.state]))
         out[address] = (", ".join(t for t, _ in marks), marks[0][1] if marks else "")
     return out
 
@@ -92,13 +92,15 @@ def _devices(report: Report, page: Page, most: int | None) -> None:
         text, style = marks[d.address]
         now, full, rate = _link(part, d.pci is not None)
         near = _nearest(nearest.get(d.address), labels)
-        node = str(d.cpu_node) if known(d.cpu_node) else "not known"
+        node = str(d.cpu_node) if known(d.cpu_node) else "?"
         rows.append((d.label, d.address, now, full, rate, node, near, (text, style) if text else ("ok", "green")))
     page.heading("Devices (link to the host; GB/s per direction, theoretical)")
     head: tuple[str, ...] = ("", "address", "link now", "link max", "GB/s", "NUMA", "nearest NIC", "state")
     if not any(r[6] for r in rows):
         head, rows = (*head[:6], head[7]), [(*r[:6], r[7]) for r in rows]
     page.table(head, rows, right=frozenset({4}))
+    if any("?" in (c if isinstance(c, str) else c[0]).split() for r in rows for c in r[:-1]):
+        page.text("? not known", style="dim")
     if most is not None and len(every) > most:
         page.text(f"and {len(every) - most} more (--section devices lists all)", style="dim")
     for why in dict.fromkeys(n.untold for n in nearest.values() if n.untold):
@@ -114,7 +116,7 @@ def _nearest(near: NearestNics | None, labels: dict[str, str]) -> str:
     if near is None:
         return ""
     if near.untold:
-        return "not known"
+        return "?"
     return f"{ranges(labels[a] for a in near.nics if a in labels)} ({near.class_})" if near.nics else "none"
 
 
@@ -126,7 +128,7 @@ def _link(part: Part, on_tree: bool) -> tuple[str, str, str]:
     if link.kind != "pcie" or (link.state is LinkState.DOWN and not link.rate):
         return ("-", "-", "-") if on_tree else ("not on PCI", "-", "-")
     if link.state in (LinkState.FORMAL, LinkState.UNKNOWN) and not link.now:
-        return "not known" if link.state is LinkState.UNKNOWN else "-", "-", _rate(link)
+        return "?" if link.state is LinkState.UNKNOWN else "-", "-", _rate(link)
     return link.now or link.what, link.most or link.what, _rate(link)
 
 

@@ -71,7 +71,11 @@ def matrix(report: Report, page: Page) -> None:
     if legend:
         page.text("; ".join(legend), style="dim", hang=2)
     ends: list[Gpu | Nic] = [*topology.gpus, *topology.nics]
-    faulty = [f"{d.label} {m}" for d in ends if (m := marks.get(d.address, ("", ""))[0])]
+    marked: dict[str, list[str]] = {}
+    for d in ends:
+        if m := marks.get(d.address, ("", ""))[0]:
+            marked.setdefault(m, []).append(d.label)
+    faulty = [f"{ranges(labels)} {m}" for m, labels in marked.items()]
     if faulty:
         more = f"; and {len(faulty) - 8} more" if len(faulty) > 8 else ""
         page.text("; ".join(faulty[:8]) + more, style="yellow", hang=2)
@@ -175,6 +179,15 @@ def gb_s(value: float | Missing) -> str:
 
 def nics(report: Report, page: Page) -> None:
     """RDMA devices and ports, equal ones in one row."""
+    _nics(report, page, in_short=False)
+
+
+def few_nics(report: Report, page: Page) -> None:
+    """As `nics`, without the firmware."""
+    _nics(report, page, in_short=True)
+
+
+def _nics(report: Report, page: Page, *, in_short: bool) -> None:
     topology = report.topology
     if not topology.nics and not topology.software_rdma and not topology.switch_functions:
         return
@@ -191,7 +204,7 @@ def nics(report: Report, page: Page) -> None:
                 text_of(port.state),
                 _rate(port),
                 text_of(port.link_layer),
-                text_of(n.rdma.firmware),
+                *(() if in_short else (text_of(n.rdma.firmware),)),
             )
             rows.setdefault(key, []).append((label, " ".join(n.rdma.netdevs)))
             if port.state != "ACTIVE":
@@ -202,7 +215,8 @@ def nics(report: Report, page: Page) -> None:
         state = (f"{text.split()[0]} {key[1]}" if text else key[1], style)
         netdevs = ranges(d for _, d in ports if d) or "-"
         shown.append((ranges(label for label, _ in ports), key[0], state, *key[2:], netdevs))
-    page.table(("port", "product", "state", "rate", "layer", "firmware", "netdev"), shown)
+    firmware = () if in_short else ("firmware",)
+    page.table(("port", "product", "state", "rate", "layer", *firmware, "netdev"), shown)
     if topology.switch_functions:
         labels = {n.address: n.label for n in topology.switch_nics}
         listed = ", ".join(labels.get(a, a) for a in topology.switch_functions)

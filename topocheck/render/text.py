@@ -45,7 +45,12 @@ def first_screen(report: Report, page: Page) -> None:
     facts(report, page)
     if report.results:
         findings(report, page, max_evidence=2)
-    for section in (sections_links.matrix, sections_devices.few_devices, sections_links.nvlink, sections_links.nics):
+    for section in (
+        sections_links.matrix,
+        sections_devices.few_devices,
+        sections_links.nvlink,
+        sections_links.few_nics,
+    ):
         section(report, page)
     page.blank()
     page.text(
@@ -121,10 +126,14 @@ def findings(report: Report, page: Page, *, max_evidence: int = MAX_EVIDENCE) ->
     counts = Counter(f.state for f in report.findings)
     page.blank()
     order = (State.FAIL, State.UNKNOWN, State.WARN, State.NOTE)
-    parts = [f"{counts[s]} {STATE_MARKS[s].lower()}" for s in order if counts[s]]
+    parts = [
+        plural(counts[s], "note") if s is State.NOTE else f"{counts[s]} {STATE_MARKS[s].lower()}"
+        for s in order
+        if counts[s]
+    ]
     judged = sum(r.state is not State.NOT_APPLICABLE for r in report.results)
     unusable = no_usable_gpu(report)
-    if parts:
+    if any(counts[s] for s in order if s is not State.NOTE) or (unusable and parts):
         page.line(("Findings", "bold"), f" of {plural(judged, 'check')}: {', '.join(parts)}")
     elif not unusable:
         page.line(("No problems found", "bold green"), f" by {plural(judged, 'check')}.")
