@@ -227,7 +227,7 @@ def test_a_port_that_moved_to_another_network_is_a_change() -> None:
     before.add(look(1))
     (change,) = changes(now, before)
     assert [(d.device, d.field, d.majority, d.value) for d in change.differences] == [
-        (f"NIC 0 {C} port 1", "address", "10.1.0.7", "10.2.0.7")
+        (f"mlx5_0 {C} port 1", "address", "10.1.0.7", "10.2.0.7")
     ]
     assert change.differences[0].path == f"nics[?address=='{C}'].ports"
     assert diff(look(2), look(1), identifiers=True) == change.differences

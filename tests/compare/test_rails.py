@@ -37,8 +37,8 @@ def test_swapped_cables() -> None:
     fleet = _fleet(*good, _node("bad", (10, 2, 0, 9), (10, 1, 0, 9)))
     assert [o.name for o in fleet.outliers] == ["bad"]
     assert [(d.value, d.majority) for d in fleet.outliers[0].differences] == [
-        ("10.2.0.0/16 (usual at NIC 1 0000:3b:00.0)", "10.1.0.0/16"),
-        ("10.1.0.0/16 (usual at NIC 0 0000:19:00.0)", "10.2.0.0/16"),
+        ("10.2.0.0/16 (usual at mlx5_1 0000:3b:00.0)", "10.1.0.0/16"),
+        ("10.1.0.0/16 (usual at mlx5_0 0000:19:00.0)", "10.2.0.0/16"),
     ]
 
 

@@ -145,6 +145,8 @@ class Nvml(LinkAnswers):
             "PersistenceMode": int(t.get("persistence", 1)),
             "VirtualizationMode": int(t.get("virtualization", 0)),
             "AddressingMode": t.get("addressing", 0),
+            "PowerManagementLimit": int(t.get("power_limit_w", 700)) * 1000,
+            "PowerManagementDefaultLimit": int(t.get("power_default_w", 700)) * 1000,
             "CurrentClocksEventReasons": int(t.get("clock_reasons", 1)),
             "UtilizationRates": {"gpu": int(t.get("utilization", 0)), "memory": 0},
             "MigMode": None if mig is None else [mig, int(t.get("mig_pending", mig))],
@@ -176,7 +178,11 @@ class Nvml(LinkAnswers):
         return int(self._gpu(int(i)).told.get("clock_mhz", 345))
 
     def _DeviceGetMaxClockInfo(self, i: int, clock: int) -> int:
-        return int(self._gpu(int(i)).told.get("clock_max_mhz", 1980))
+        told = self._gpu(int(i)).told
+        return int(told.get("clock_memory_max_mhz", 2619) if int(clock) == 2 else told.get("clock_max_mhz", 1980))
+
+    def _DeviceGetApplicationsClock(self, i: int, clock: int) -> int:
+        return int(self._gpu(int(i)).told.get("clock_application_mhz", 1980))
 
     def _DeviceGetTemperature(self, i: int, sensor: int) -> int:
         return int(self._gpu(int(i)).told.get("temperature", 34))

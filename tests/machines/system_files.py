@@ -136,6 +136,19 @@ def _kernel(tree: Tree, system: dict[str, Any], name: str) -> None:
     tree.put("/proc/sys/kernel/osrelease", release)
     tree.put("/proc/sys/kernel/hostname", system.get("hostname", name.replace("_", "-")))
     tree.put("/proc/sys/kernel/numa_balancing", "1" if system.get("numa_balancing") else "0")
+    tree.put("/proc/sys/vm/nr_hugepages", str(system.get("hugepages", 0)))
+    modes = ("always", "madvise", "never")
+    chosen = system.get("transparent_hugepages", "madvise")
+    tree.put("/sys/kernel/mm/transparent_hugepage/enabled", " ".join(f"[{m}]" if m == chosen else m for m in modes))
+    default = "arch_sys_counter" if system.get("cpu_vendor") == "arm" else "tsc"
+    tree.put(
+        "/sys/devices/system/clocksource/clocksource0/current_clocksource", str(system.get("clocksource", default))
+    )
+    if not system.get("hypervisor"):  # guests have no frequencies to set
+        frequency = "/sys/devices/system/cpu/cpu0/cpufreq"
+        tree.put(f"{frequency}/scaling_governor", str(system.get("governor", "performance")))
+        tree.put(f"{frequency}/scaling_max_freq", str(system.get("cpu_max_khz", 3_800_000)))
+    tree.put("/sys/devices/system/cpu/smt/active", str(int(system.get("smt", True))))
     tree.put("/proc/sys/kernel/random/boot_id", str(uuid.uuid5(uuid.NAMESPACE_DNS, name)))
     tree.put("/proc/cmdline", f"BOOT_IMAGE=/vmlinuz-{release} root=/dev/sda1 {system.get('cmdline', 'ro quiet')}")
     tree.put("/proc/sys/kernel/arch", arch(system))

@@ -68,8 +68,13 @@ def unless_lost(c: Context, state: State, *names: str) -> State:
     return State.UNKNOWN if lost else state
 
 
-_ASKED_SINCE_2 = r"access:/dev/infiniband/|list:/sys/class/infiniband_verbs$|psutil:net_netmasks$"
-"""Questions that recordings of the first set of probes lack, or hold only the first of."""
+_ASKED_SINCE_2 = (
+    r"access:/dev/infiniband/|list:/sys/class/infiniband_verbs$|psutil:net_netmasks$"
+    r"|nvml:DeviceGet(?:ApplicationsClock|PowerManagement(?:Default)?Limit|MaxClockInfo\|\d+\|2)"
+    r"|read:/sys/devices/system/(?:clocksource|cpu/(?:cpu0/cpufreq|smt)/)|read:/proc/sys/vm/nr_hugepages$"
+    r"|read:/sys/kernel/mm/transparent_hugepage/"
+)
+"""Questions that recordings of the first set of probes lack, or hold only the first of, or that no check needs."""
 
 
 def _matters(x: Lost, devices: Mapping[str, PciDevice], concerned: frozenset[str]) -> bool:

@@ -57,7 +57,7 @@ def _diff(
         for key, value in delta(rename(devices, mapping), old_devices).items()
     ]
     renamed = {rename_slot(s, mapping): i for s, i in identifiers.items()}
-    known = {**old_addresses, **{mapping.get(s, s): a for s, a in addresses.items()}}
+    known = {**old_addresses, **{rename_slot(s, mapping): a for s, a in addresses.items()}}
     for slot in sorted(renamed.keys() & old_identifiers.keys(), key=slot_order):
         if renamed[slot] != old_identifiers[slot]:
             section, what = _OWN[kind_of(slot)]

@@ -68,11 +68,24 @@ class LeanReport(msgspec.Struct, kw_only=True):
     pci: list[PciDoc]
     paths: list[Path]
     nccl: Nccl
+    related_settings: list[SettingDoc] = []
     limits: LimitsDoc
     software: dict[str, str] = {}
     findings: list[Finding] = []
     probes: list[ProbeDoc] = []
 
+
+_LATER = frozenset(
+    """
+    nvidia_params nvswitch_devices numa_balancing ecc_pending mig_pending board_part_number module_id clock_sm_max_mhz
+    fabric_health_mask fabric_health_summary relaxed_ordering clocksource cpu_governor cpu_max_khz smt hugepages
+    transparent_hugepages remove_ipc peer_memory_symbol conf_computing nvml_library device_files mpi_cuda_aware
+    network_plugins topo_file_path clock_memory_max_mhz clock_sm_application_mhz power_limit_mw power_limit_default_mw
+    max_read_request_bytes ats_enabled p2p_clique opens services
+    p2p_status
+    """.split()
+)
+"""Fields that reports of version 0.1 do not have."""
 
 _DECODER = msgspec.json.Decoder(LeanReport)
 
@@ -94,6 +107,9 @@ def decode(data: bytes, name: str) -> LeanReport:
         # What is compared is called in 1.x as in 2.0, but for the ids of some checks.
         for finding in report.findings:
             finding.id = old_names.current(finding.id)
+        for part in (report.host, *report.gpus, *report.accelerators, *report.nics, *report.pci):
+            for name in _LATER.intersection(part.__struct_fields__):
+                part.missing.setdefault(name, "not_recorded")
     elif major != SCHEMA_VERSION.split(".")[0]:
         raise InputError(
             f"{name}: schema version {report.schema_version[:20]!r}; this version of topocheck reads {SCHEMA_VERSION}"

@@ -15,29 +15,25 @@ from collections.abc import Iterator
 import msgspec
 
 from topocheck.compare.decode import LeanReport
+from topocheck.compare.fields import KINDS
 from topocheck.compare.job import job_facts
 from topocheck.compare.types import ABSENT, UNKNOWN, UNLIMITED, NodeFacts, NodeFinding, RailPort, Value
 from topocheck.model.address import address_key, normalize_address
-from topocheck.model.document import Doc, GpuDoc, NicDoc, PciDoc
+from topocheck.model.document import Doc, GpuDoc, HostDoc, NicDoc, PciDoc
 
 _NOT_THERE = ("absent", "unsupported")
 """Reasons that are an answer: the machine has no such thing. All others mean that nobody could tell."""
 
-_LATER = frozenset(
-    """
-    nvidia_params nvswitch_devices numa_balancing ecc_pending mig_pending board_part_number module_id clock_sm_max_mhz
-    fabric_health_mask fabric_health_summary relaxed_ordering
-    """.split()
-)
-"""Fields that reports of version 0.1 do not have: null without a reason, they are not recorded."""
-
 _NO_SETTINGS = frozenset(
     """
     RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT PMI_RANK PMI_SIZE PMIX_RANK
-    MPI_LOCALRANKID MPI_LOCALNRANKS NCCL_HOSTID CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES
+    MPI_LOCALRANKID MPI_LOCALNRANKS NCCL_HOSTID CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL
+    ROCR_VISIBLE_DEVICES HIP_VISIBLE_DEVICES CUDA_MPS_PIPE_DIRECTORY
     """.split()
 )
-"""Variables that say which rank this is, and so differ by design."""
+"""Variables that say which rank this is, or what its job was given, and so differ by design."""
+
+_OF_A_STEP = ("SLURM", "OMPI_COMM_WORLD_")
 
 _PART = frozenset(name for name in Doc.__struct_fields__)
 
@@ -59,7 +55,8 @@ def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFac
         hardware_type=_hardware_type(report),
         gpu_model=_gpu_model(report),
         devices=devices,
-        addresses={slot: address for address, slot in slots.items()},
+        addresses={slot: address for address, slot in slots.items()}
+        | {f"label {slots[n.address]}": n.label for n in report.nics},
         approximate=_approximate(report, slots),
         identifiers=_identifiers(report, slots),
         nvlink_domain=_nvlink_domain(report.gpus),
@@ -100,8 +97,8 @@ def _devices(report: LeanReport, slots: dict[str, str]) -> Iterator[tuple[str, t
     for n in sorted(report.nics, key=lambda n: _order(n.address)):
         yield from _nic(n, slots)
     for i in report.interfaces:
-        if i.address is not None:
-            yield f"interface {i.name}", _values(i, "driver", "speed_mbit_s", "operstate", "mtu_bytes")
+        if i.address is not None or i.bond_mode is not None:
+            yield f"interface {i.name}", _row("interface", i)
     for m in report.numa_nodes:
         yield f"numa {m.node}", (_value(m, "cpulist"), _joined(m.distances, m, "distances"))
     yield from _pci(report, slots)
@@ -117,10 +114,8 @@ def _devices(report: LeanReport, slots: dict[str, str]) -> Iterator[tuple[str, t
 
 def _value(part: Doc, name: str) -> Value:
     value = getattr(part, name)
-    if value is not None:
+    if value is not None and value != {}:
         return value  # type: ignore[no-any-return]  # every field of a Doc is a Value or a list
-    if name in _LATER and name not in part.missing:
-        return UNKNOWN + "not_recorded"
     reason = part.missing.get(name, ABSENT).split(":", 1)[0]
     return ABSENT if reason in _NOT_THERE else UNKNOWN + reason
 
@@ -146,29 +141,54 @@ def _joined(items: list[str] | list[int] | None, part: Doc, name: str) -> Value:
     return _value(part, name) if items is None else " ".join(map(str, items))
 
 
+def _row(kind: str, *parts: Doc, **given: Value) -> tuple[Value, ...]:
+    """Return the values of a kind's fields, in their order: as given, else of the first part that has such a field."""
+    out = []
+    for f in KINDS[kind]:
+        if f.name in given:
+            out.append(given[f.name])
+        else:
+            out.append(_value(next(p for p in parts if hasattr(p, f.name)), f.name))
+    return tuple(out)
+
+
 def _node(report: LeanReport) -> tuple[Value, ...]:
     h, limits = report.host, report.limits
-    return (
-        *_values(h, "machine", "cpu_vendor", "cpu_model_name", "sockets", "online_cpus", "dmi_vendor", "dmi_product"),
-        len(report.gpus),
-        len(report.nics),
-        len(report.numa_nodes),
-        _count(h, "nvswitch_devices"),
-        *_values(h, "os_name", "kernel_release"),
-        *_values(h, "driver_version", "cuda_version", "nvidia_module_flavor", "fabric_manager"),
-        _joined(h.memory_peers, h, "memory_peers"),
-        *_values(h, "hypervisor", "container"),
-        _joined(h.kernel_options, h, "kernel_options"),
-        _joined(h.iommu_devices, h, "iommu_devices"),
+    return _row(
+        "node",
+        h,
+        limits,
+        gpus=len(report.gpus),
+        nics=len(report.nics),
+        numa_nodes=len(report.numa_nodes),
+        nvswitch_devices=_count(h, "nvswitch_devices"),
+        memory_peers=_joined(h.memory_peers, h, "memory_peers"),
+        kernel_options=_joined(h.kernel_options, h, "kernel_options"),
+        iommu_devices=_joined(h.iommu_devices, h, "iommu_devices"),
         # Only which types there are: their numbers follow from the devices.
-        " ".join(sorted(h.iommu_group_types)),
-        *(
-            UNLIMITED if _unlimited(limits, n) else _value(limits, n)
-            for n in ("memlock_bytes", "nofile", "stack_bytes")
-        ),
-        _value(h, "numa_balancing"),
-        _parameters(h),
+        iommu_group_types=" ".join(sorted(h.iommu_group_types)),
+        nvidia_params=_parameters(h),
+        device_files=_device_files(h),
+        nvidia_gpus_excluded=len(h.nvidia_gpus_excluded),
+        imex_channels=_joined(h.imex_channels, h, "imex_channels"),
+        network_plugins=_joined(h.network_plugins, h, "network_plugins"),
+        nvidia_persistenced=_service(h, "nvidia-persistenced"),
+        nvidia_imex=_service(h, "nvidia-imex"),
+        **{n: UNLIMITED for n in ("memlock_bytes", "nofile", "nproc", "stack_bytes") if _unlimited(limits, n)},
     )
+
+
+def _service(h: HostDoc, name: str) -> Value:
+    return h.services.get(name) or _value(h, "services")
+
+
+def _device_files(h: HostDoc) -> Value:
+    """Return how many device files of the driver may be opened, and which may not."""
+    if h.device_files is None:
+        return _value(h, "device_files")
+    refused = [f for f, opens in sorted(h.device_files.items()) if opens is False]
+    opened = f"{len(h.device_files) - len(refused)} may be opened"
+    return f"{opened}, {' '.join(refused)} not" if refused else opened
 
 
 def _unlimited(limits: Doc, name: str) -> bool:
@@ -176,16 +196,8 @@ def _unlimited(limits: Doc, name: str) -> bool:
 
 
 def _gpu(g: GpuDoc, slots: dict[str, str]) -> tuple[Value, ...]:
-    return (
-        g.vendor,
-        *_values(g, "name", "compute_capability", "on_bus", "bar1_total_bytes", "pcie_gen_max", "pcie_width_max"),
-        *_values(g, "c2c_links", "board_part_number", "vbios", "mig_current", "ecc_current", "compute_mode"),
-        *_values(g, "persistence_mode", "ecc_pending", "mig_pending", "clock_sm_max_mhz"),
-        *_values(g, "cpu_node", "memory_node", "cpu_affinity", "pcie_width_current"),
-        _nvlinks(g, slots),
-        *_values(g, "fabric_state", "fabric_status", "fabric_health_mask", "fabric_health_summary"),
-        *_values(g, "module_id", "minor"),
-    )
+    statuses = ", ".join(f"{n} x {what}" for what, n in sorted(g.p2p_status.items()))
+    return _row("gpu", g, nvlinks=_nvlinks(g, slots), p2p_status=statuses or _value(g, "p2p_status"))
 
 
 def _nvlinks(g: GpuDoc, slots: dict[str, str]) -> str:
@@ -203,10 +215,7 @@ def _nvlinks(g: GpuDoc, slots: dict[str, str]) -> str:
 def _nic(n: NicDoc, slots: dict[str, str]) -> Iterator[tuple[str, tuple[Value, ...]]]:
     slot = slots[n.address]
     virtual = n.physfn is not None
-    yield (
-        slot,
-        (_value(n, "hca_type"), virtual, *_values(n, "firmware", "board_id", "cpu_node"), n.label, " ".join(n.netdevs)),
-    )
+    yield slot, _row("nic", n, physfn=virtual, netdevs=" ".join(n.netdevs))
     for p in n.ports:
         known = _values(p, "state", "phys_state", "link_layer", "rate_gbit_s")
         # A port that is not up shows a default as its rate (ib_port_attr of the drivers), not what it could do.
@@ -225,7 +234,8 @@ def _pci(report: LeanReport, slots: dict[str, str]) -> Iterator[tuple[str, tuple
     above_gpus = {d.parent for d in report.pci if d.address in gpus}
     inventory: Counter[str] = Counter()
     for d in sorted(report.pci, key=lambda d: _order(d.address)):
-        bridge = d.class_code is not None and d.class_code >> 16 == 0x06
+        # Ports and host bridges follow from the wiring; other bridges (0680) are devices: an NVSwitch is one.
+        bridge = d.class_code is not None and d.class_code >> 16 == 0x06 and d.class_code >> 8 != 0x0680
         if not bridge:
             inventory[_id(d)] += 1
         slot = slots.get(d.address)
@@ -233,23 +243,25 @@ def _pci(report: LeanReport, slots: dict[str, str]) -> Iterator[tuple[str, tuple
             continue
         # A GPU at rest slows its own link, of which the port above it is the other end.
         rests = d.address in gpus or d.address in above_gpus
-        yield (
-            f"pci {slot}",
-            (
-                _id(d),
-                _value(d, "max_speed_gt_s"),
-                f"<{slots[d.parent]}>" if d.parent in slots else "root",
-                *_values(d, "numa_node", "max_width_lanes", "current_width_lanes"),
-                ABSENT if rests else _value(d, "current_speed_gt_s"),
-                *_values(d, "driver", "acs_control_word", "max_payload_bytes", "iommu_group_type", "relaxed_ordering"),
-            ),
+        row = _row(
+            "pci",
+            d,
+            id=_id(d),
+            subsystem=_pair(d.subsystem_vendor_id, d.subsystem_device_id),
+            parent=f"<{slots[d.parent]}>" if d.parent in slots else "root",
+            **({"current_speed_gt_s": ABSENT} if rests else {}),
         )
+        yield f"pci {slot}", row
     for name, n in sorted(inventory.items()):
         yield f"inventory {name}", (n,)
 
 
 def _id(d: PciDoc) -> str:
-    return "?" if d.vendor_id is None or d.device_id is None else f"{d.vendor_id:04x}:{d.device_id:04x}"
+    return _pair(d.vendor_id, d.device_id)
+
+
+def _pair(vendor: int | None, device: int | None) -> str:
+    return UNKNOWN if vendor is None or device is None else f"{vendor:04x}:{device:04x}"
 
 
 def _named(report: LeanReport) -> Iterator[tuple[str, tuple[Value, ...]]]:
@@ -265,6 +277,9 @@ def _named(report: LeanReport) -> Iterator[tuple[str, tuple[Value, ...]]]:
         yield f"software {name}", (version,)
     for s in sorted(report.nccl.settings, key=lambda s: s.name):
         if s.in_force and s.name not in _NO_SETTINGS:
+            yield f"setting {s.name}", (s.value,)
+    for s in report.related_settings:
+        if s.in_force and s.name not in _NO_SETTINGS and not s.name.startswith(_OF_A_STEP):
             yield f"setting {s.name}", (s.value,)
     for p in report.probes:
         yield f"probe {p.name}", ("answered" if p.state in ("ok", "empty") else UNKNOWN + p.state,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from topocheck.compare.fields import KINDS, Field, kind_of
-from topocheck.compare.match import WHOLE
+from topocheck.compare.match import WHOLE, rename_slot
 from topocheck.compare.types import UNKNOWN, Difference, Value
 from topocheck.knowledge.products import nic_port
 from topocheck.model.base import is_digits
@@ -61,10 +61,10 @@ def size_source(slot: str, field: str, addresses: Mapping[str, str]) -> str:
 
 
 def place(slot: str, addresses: Mapping[str, str]) -> str:
-    """Return a slot in words: `GPU 3 0000:4c:00.0`, `NIC 1 0000:3b:00.0 port 1`, `path GPU 0 - NIC 1`."""
+    """Return a slot in words: `GPU 3 0000:4c:00.0`, `mlx5_1 0000:3b:00.0 port 1`, `path GPU 0 - mlx5_1`."""
     kind = kind_of(slot)
     if kind == "path":
-        return "path " + " - ".join(_device(s) for s in slot[5:].split("-"))
+        return "path " + " - ".join(_device(s, addresses) for s in slot[5:].split("-"))
     if kind == "port":
         nic, _, port = slot[5:].partition("/")
         return f"{place(nic, addresses)} port {port}"
@@ -76,12 +76,15 @@ def place(slot: str, addresses: Mapping[str, str]) -> str:
         return f"inventory {chip(slot[10:])}"
     if kind in _ARRAYS:
         address = addresses.get(slot, "")
-        return f"{_device(slot)} {address}".strip() if kind != "pci" else f"port {address or slot[3:]}"
+        return f"{_device(slot, addresses)} {address}".strip() if kind != "pci" else f"port {address or slot[3:]}"
     return slot
 
 
-def _device(slot: str) -> str:
+def _device(slot: str, addresses: Mapping[str, str]) -> str:
+    """Return a NIC by the name that NCCL and ibstat print, another device by its kind and number."""
     kind = kind_of(slot)
+    if label := addresses.get(f"label {slot}"):
+        return label
     name = {"gpu": "GPU", "nic": "NIC", "pci": "port"}.get(kind, kind)
     return f"{name} {slot[len(kind) :].lstrip('+')}"
 
@@ -108,7 +111,7 @@ def difference(
     """
     slot, i = key
     kind = kind_of(slot)
-    known = {**reference, **{mapping.get(s, s): a for s, a in addresses.items()}}
+    known = {**reference, **{rename_slot(s, mapping): a for s, a in addresses.items()}}
     field = KINDS[kind][i] if i != WHOLE else Field(kind if kind != "pci" else "device", "hardware")
     told = not any(isinstance(v, str) and v.startswith(UNKNOWN) for v in (value, usual))
     return Difference(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from topocheck.compare.fields import GPU, LOOSE_KINDS, PATH, PCI, kind_of
+from topocheck.compare.fields import GPU, LOOSE_KINDS, NIC, PATH, PCI, kind_of
 from topocheck.compare.types import ABSENT, Value
 
 Devices = Mapping[str, tuple[Value, ...]]
@@ -19,6 +19,9 @@ EXTRA = "extra"
 _SLOT = re.compile(r"\b(gpu|accelerator|nic|pci)([0-9]{1,9})\b")
 _WHOLE_KINDS = frozenset({"gpu", "accelerator", "nic"})
 _ON_BUS, _NVLINKS = (next(i for i, f in enumerate(GPU) if f.name == n) for n in ("on_bus", "nvlinks"))
+_NUMBERED = frozenset(i for i, f in enumerate(GPU) if f.name in ("p2p_status", "minor"))
+_NAMED = frozenset(i for i, f in enumerate(NIC) if f.name in ("label", "netdevs"))
+"""Fields of GPUs that change with the number of GPUs, and of NICs with the number of NICs."""
 _SPEED = next(i for i, f in enumerate(PCI) if f.name == "current_speed_gt_s")
 _PCIE_CLASS = next(i for i, f in enumerate(PATH) if f.name == "pcie_class")
 _ADDRESSED = frozenset({"gpu", "accelerator", "nic", "port", "pci", "path"})
@@ -72,12 +75,14 @@ def delta(devices: Devices, reference: Devices) -> Delta:
     """Return in what a node differs from the reference; both under the reference's slots.
 
     What follows from another difference alone is left out: ports and paths of a device that is missing, extra or off
-    the bus, and the NVLinks of a path where those of one of its GPUs differ.
+    the bus, what the other GPUs say of access to it and the numbers and names that others have then, and the NVLinks of
+    a path where those of one of its GPUs differ.
     """
     changed = {slot for slot, _ in devices.items() ^ reference.items()}
     gone = {s for s in changed if kind_of(s) in _WHOLE_KINDS and (s not in devices or s not in reference)}
     lost = {s for s in changed - gone if kind_of(s) == "gpu" and devices[s][_ON_BUS] != reference[s][_ON_BUS]}
     relinked = {s for s in changed - gone if kind_of(s) == "gpu" and devices[s][_NVLINKS] != reference[s][_NVLINKS]}
+    fewer, named = any(kind_of(s) == "gpu" for s in gone | lost), any(kind_of(s) == "nic" for s in gone)
     out: Delta = {}
     for slot in sorted(changed):
         if slot in lost:
@@ -96,6 +101,9 @@ def delta(devices: Devices, reference: Devices) -> Delta:
                 # A port with no GPU below it any more has a speed to tell, where those above GPUs have none.
                 follows = kind == "pci" and i == _SPEED and gone and ABSENT in (a, b)
                 follows = follows or (kind == "path" and i != _PCIE_CLASS and _mentions(slot, relinked))
+                follows = (
+                    follows or (kind == "gpu" and i in _NUMBERED and fewer) or (kind == "nic" and i in _NAMED and named)
+                )
                 if a != b and not follows:
                     out[slot, i] = a
     return out

@@ -115,7 +115,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         gpu_model: PCI ids of most of its GPUs; empty for none.
         devices: slot (`node`, `gpu3`, `path gpu0-nic1`, `setting NCCL_DEBUG`) -> values in the order of
             compare/fields.py. PCI addresses are written as slots, so that equal wiring gives equal values.
-        addresses: slot -> PCI address, for slots of devices that have one.
+        addresses: slot -> PCI address, for slots of devices that have one; `label SLOT` -> name of a NIC (`mlx5_1`).
         approximate: name -> number that differs a little between equal nodes (memory sizes in bytes).
         identifiers: slot -> UUID or GUID; never compared between nodes, only between two looks at one node.
         nvlink_domain: cluster UUID and clique where the GPUs belong to an NVLink domain beyond the node.

@@ -85,6 +85,25 @@ class HostDoc(Doc, kw_only=True):
     cuda_version: str | None = None
     nvidia_params: dict[str, str] | None = None
     numa_balancing: bool | None = None
+    clocksource: str | None = None
+    cpu_governor: str | None = None
+    cpu_max_khz: Number | None = None
+    smt: bool | None = None
+    hugepages: Number | None = None
+    transparent_hugepages: str | None = None
+    remove_ipc: str | None = None
+    peer_memory_symbol: bool | None = None
+    conf_computing: bool | None = None
+    nvml_library: str | None = None
+    """Version in the name of the library that libnvidia-ml.so.1 is."""
+    nvidia_gpus_excluded: list[str] = []
+    device_files: dict[str, bool | None] | None = None
+    """Device file of NVIDIA's driver -> whether this process may open it."""
+    services: dict[str, str] = {}
+    mpi_cuda_aware: bool | None = None
+    network_plugins: list[str] | None = None
+    topo_file_path: str | None = None
+    """The topology file that NCCL opens."""
     flat_tree: bool = False
 
 
@@ -147,6 +166,12 @@ class GpuDoc(Doc, kw_only=True):
     board_part_number: str | None = None
     module_id: Number | None = None
     clock_sm_max_mhz: Number | None = None
+    clock_memory_max_mhz: Number | None = None
+    clock_sm_application_mhz: Number | None = None
+    power_limit_mw: Number | None = None
+    power_limit_default_mw: Number | None = None
+    p2p_status: dict[str, int] = {}
+    """NVML's P2P status to the other GPUs, such as `read OK` -> to how many."""
     compute_mode: str | None = None
     persistence_mode: bool | None = None
     serial: str | None = None
@@ -267,6 +292,9 @@ class PciDoc(Doc, kw_only=True):
     acs_capability_word: Number | None = None
     max_payload_bytes: Number | None = None
     max_payload_supported_bytes: Number | None = None
+    max_read_request_bytes: Number | None = None
+    ats_enabled: bool | None = None
+    p2p_clique: Number | None = None
     relaxed_ordering: bool | None = None
     cap2_speeds_gt_s: list[float] | None = None
     autonomous_speed_disabled: bool | None = None

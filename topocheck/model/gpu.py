@@ -71,6 +71,8 @@ class NvmlGpu(Fact, frozen=True, kw_only=True):
     Attributes:
         board_id: equal for the GPUs of one multi-GPU board.
         module_id: position on an SXM baseboard, counted from 1 (NVML's own numbering).
+        clock_sm_application_mhz: the clock that `nvidia-smi --applications-clocks` asked for, or the product's own.
+        power_limit_mw: in force now, milliwatts; `power_limit_default_mw` is the product's own.
         clock_event_reasons: NVML's bit mask (1 idle, 4 power cap, 8 hardware slowdown, 0x20 and 0x40 thermal,
             0x80 power brake).
         pcie_errors: counter name -> value since the driver was loaded, only those that could be read
@@ -113,6 +115,10 @@ class NvmlGpu(Fact, frozen=True, kw_only=True):
     performance_state: int | Missing = UNSUPPORTED
     clock_sm_mhz: int | Missing = UNSUPPORTED
     clock_sm_max_mhz: int | Missing = UNSUPPORTED
+    clock_memory_max_mhz: int | Missing = UNSUPPORTED
+    clock_sm_application_mhz: int | Missing = UNSUPPORTED
+    power_limit_mw: int | Missing = UNSUPPORTED
+    power_limit_default_mw: int | Missing = UNSUPPORTED
     clock_event_reasons: int | Missing = UNSUPPORTED
     temperature_c: int | Missing = UNSUPPORTED
     utilization_percent: int | Missing = UNSUPPORTED

@@ -88,6 +88,10 @@ class SystemFacts(Fact, frozen=True, kw_only=True):
         nvidia_files: the driver's device files that are there; empty where there are none.
         nvml_libraries: path of libnvidia-ml.so.1 -> the file that it is, `libnvidia-ml.so.580.95.05`.
         kernel_log: lines of the kernel's log about GPUs, NICs and PCI, the newest last, without their time.
+        clocksource: what the kernel reads the time from (`tsc`, `hpet`).
+        cpu_governor, cpu_max_khz: frequency governor and highest frequency allowed of the first CPU.
+        smt: whether the threads of a core are in use.
+        hugepages: pages of the default size that are set aside; transparent_hugepages: always, madvise or never.
         fabric_manager: state of the service (`active`, `failed`, `inactive`); Missing where it cannot be determined.
     """
 
@@ -128,6 +132,12 @@ class SystemFacts(Fact, frozen=True, kw_only=True):
     """Whether /var/lib/kubelet is there: a node of a Kubernetes cluster."""
     nvswitch_devices: tuple[str, ...] | Missing = ABSENT
     numa_balancing: bool | Missing = ABSENT
+    clocksource: str | Missing = NOT_RECORDED
+    cpu_governor: str | Missing = NOT_RECORDED
+    cpu_max_khz: int | Missing = NOT_RECORDED
+    smt: bool | Missing = NOT_RECORDED
+    hugepages: int | Missing = NOT_RECORDED
+    transparent_hugepages: str | Missing = NOT_RECORDED
     remove_ipc: str | Missing = ABSENT
     nvidia_gpu_minors: dict[str, int] = msgspec.field(default_factory=dict)
     """PCI address -> minor of /dev/nvidiaN, from /proc/driver/nvidia/gpus."""

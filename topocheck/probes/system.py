@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from topocheck.host.base import Host, HostError
@@ -69,6 +70,7 @@ def read(host: Host) -> SystemFacts:
         **_cpu(info, processor if isinstance(processor, Missing) else ABSENT),
         **_memory(host),
         **_platform(host, info, raw),
+        **_tuning(host, sysctl, raw),
         **_iommu(host, raw),
         **driver,
     )
@@ -180,6 +182,27 @@ def _memory(host: Host) -> dict[str, Any]:
         number = parse_int(found.get(name, "").removesuffix("kB").strip())
         out[field] = number * 1024 if isinstance(number, int) else number
     return out
+
+
+def _tuning(host: Host, sysctl: Folder, raw: dict[str, str]) -> dict[str, Any]:
+    """Return what sites tune, and nodes that were installed at different times differ in."""
+    cpu, frequency = (Folder(host, f"/sys/devices/system/cpu/{f}", raw) for f in ("smt", "cpu0/cpufreq"))
+    memory = Folder(host, "/sys/kernel/mm/transparent_hugepage", raw)
+    clock = Folder(host, "/sys/devices/system/clocksource/clocksource0", raw)
+    return {
+        "clocksource": clock.text("current_clocksource"),
+        "cpu_governor": frequency.text("scaling_governor"),
+        "cpu_max_khz": frequency.value("scaling_max_freq", parse_int),
+        "smt": cpu.value("active", _switch),
+        "hugepages": sysctl.value("vm/nr_hugepages", parse_int),
+        "transparent_hugepages": memory.value("enabled", chosen),
+    }
+
+
+def chosen(text: str) -> str | Missing:
+    """Return the word that is in force of a kernel file such as `always [madvise] never`."""
+    m = re.fullmatch(r"(?:[a-z_]{1,20} )*\[([a-z_]{1,20})\](?: [a-z_]{1,20})*", text)
+    return m[1] if m else unparsable(text)
 
 
 def _platform(host: Host, info: dict[str, str], raw: dict[str, str]) -> dict[str, Any]:

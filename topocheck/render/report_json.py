@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from topocheck.model import document as doc
 from topocheck.model.base import ABSENT, Evidence, Finding, Missing, ReasonStep, known
 from topocheck.model.net import NetFacts, NetInterface, ipv4_networks
-from topocheck.model.system import Setting
+from topocheck.model.system import Setting, library_version
 from topocheck.render.quoting import json_text
 from topocheck.render.words import gpu_connection
 
 if TYPE_CHECKING:
     from topocheck.gpudirect.types import P2pVerdict, RdmaVerdict
+    from topocheck.model.gpu import P2pStatus
     from topocheck.nccl.predict.types import Bound, NcclPair
     from topocheck.pipeline import Report
     from topocheck.topology.types import Gpu, Nic, Path, Topology
@@ -89,15 +90,16 @@ def report_document(report: Report, version: str) -> doc.ReportDoc:
     """Return the document of a report; `version` is topocheck's."""
     node, topology = report.node, report.topology
     devices = node.pci.devices if known(node.pci.devices) else ()
+    statuses = _p2p_statuses(node.nvml.p2p)
     return doc.ReportDoc(
         schema_version=doc.SCHEMA_VERSION,
         topocheck_version=version,
         source=node.source,
         taken_at=node.taken_at,
-        host=fill(doc.HostDoc, node.system, node.numa, node.nvml, flat_tree=topology.flat_tree),
+        host=_host(report),
         system_summary=system_summary(report),
-        gpus=[_gpu(g) for g in topology.gpus],
-        accelerators=[_gpu(g) for g in topology.accelerators],
+        gpus=[_gpu(g, statuses) for g in topology.gpus],
+        accelerators=[_gpu(g, {}) for g in topology.accelerators],
         nics=[_nic(n, node.net) for n in topology.nics],
         switch_nics=[_nic(n, node.net) for n in topology.switch_nics],
         interfaces=[
@@ -127,6 +129,36 @@ def report_document(report: Report, version: str) -> doc.ReportDoc:
         missing={} if topology.nics_untold is None else {"nics": str(topology.nics_untold)},
         probes=[doc.ProbeDoc(name=p.name, state=p.state, ms=p.ms, detail=p.detail) for p in node.probes],
     )
+
+
+def _host(report: Report) -> doc.HostDoc:
+    node, topology = report.node, report.topology
+    system = node.system
+    files: object = system.nvidia_files
+    if isinstance(files, tuple):
+        files = {f.path: f.opens if isinstance(f.opens, bool) else None for f in files}
+    return fill(
+        doc.HostDoc,
+        system,
+        node.numa,
+        node.nvml,
+        node.software,
+        flat_tree=topology.flat_tree,
+        device_files=files,
+        nvml_library=next((v for f in system.nvml_libraries.values() if (v := library_version(f))), ABSENT),
+        topo_file_path=node.settings.topo_file_path or ABSENT,
+    )
+
+
+def _p2p_statuses(statuses: tuple[P2pStatus, ...]) -> dict[str, dict[str, int]]:
+    """Return address -> `read OK` and the like -> to how many other GPUs; what is not known is left out."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for s in statuses:
+        for kind in ("read", "write", "nvlink", "atomics", "pcie"):
+            word = getattr(s, kind)
+            if known(word):
+                found[s.from_address][f"{kind} {word}"] += 1
+    return {a: dict(sorted(c.items())) for a, c in found.items()}
 
 
 def system_summary(report: Report) -> doc.SystemSummaryDoc:
@@ -168,7 +200,7 @@ def _nic_model(nic: Nic) -> str:
     return _text(nic.rdma.hca_type) if nic.rdma is not None else "unknown"
 
 
-def _gpu(gpu: Gpu) -> doc.GpuDoc:
+def _gpu(gpu: Gpu, statuses: dict[str, dict[str, int]]) -> doc.GpuDoc:
     nvml = gpu.nvml
     processes = nvml.processes if nvml is not None else None
     return fill(
@@ -176,6 +208,7 @@ def _gpu(gpu: Gpu) -> doc.GpuDoc:
         gpu,
         nvml,
         gpu.cuda,
+        p2p_status=statuses.get(gpu.address, {}),
         nvlinks=[fill(doc.NvLinkDoc, link) for link in nvml.nvlinks] if nvml else [],
         processes=len(processes) if isinstance(processes, tuple) else processes,
     )

@@ -22,7 +22,8 @@ pynvml or this driver does not have is `unsupported: NVMLError_FunctionNotFound`
 | ... GpuMaxPcieLinkGeneration, PcieReplayCounter | i | int |
 | DeviceGetPcieThroughput | i, direction (0 sent, 1 received) | int: 1000 bytes a second over 20 ms, which it waits |
 | DeviceGetPerformanceState, ComputeMode, PersistenceMode, VirtualizationMode, AddressingMode | i | int (enums) |
-| DeviceGetClockInfo, MaxClockInfo | i, clock (1: SM) | int: MHz |
+| DeviceGetClockInfo, MaxClockInfo, ApplicationsClock | i, clock (1: SM, 2: memory) | int: MHz |
+| DeviceGetPowerManagementLimit, PowerManagementDefaultLimit | i | int: milliwatts |
 | DeviceGetTemperature | i, sensor (0: GPU) | int: degrees C |
 | DeviceGetCurrentClocksEventReasons | i | int: bit mask |
 | DeviceGetUtilizationRates | i | {gpu, memory}: percent |
@@ -88,7 +89,8 @@ PLAIN = frozenset(
     "DeviceGetCurrPcieLinkGeneration DeviceGetCurrPcieLinkWidth DeviceGetMaxPcieLinkGeneration "
     "DeviceGetMaxPcieLinkWidth DeviceGetGpuMaxPcieLinkGeneration DeviceGetPcieReplayCounter DeviceGetPcieThroughput "
     "DeviceGetPerformanceState DeviceGetComputeMode DeviceGetPersistenceMode DeviceGetVirtualizationMode "
-    "DeviceGetAddressingMode DeviceGetClockInfo DeviceGetMaxClockInfo DeviceGetTemperature "
+    "DeviceGetAddressingMode DeviceGetClockInfo DeviceGetMaxClockInfo DeviceGetApplicationsClock "
+    "DeviceGetPowerManagementLimit DeviceGetPowerManagementDefaultLimit DeviceGetTemperature "
     "DeviceGetCurrentClocksEventReasons DeviceGetMigMode DeviceGetEccMode DeviceGetMaxMigDeviceCount "
     "DeviceGetNumaNodeId DeviceGetNvLinkState DeviceGetNvLinkVersion DeviceGetNvLinkRemoteDeviceType "
     "DeviceGetNvLinkCapability DeviceGetP2PStatus DeviceGetTopologyCommonAncestor".split()

@@ -9,7 +9,7 @@ from topocheck.model.gpu import GpuProcess, MigInstance
 from topocheck.probes.nvml import enums as words
 from topocheck.probes.nvml.queries import Asked, as_flag, as_integer, as_text, member
 
-CLOCK_SM = 1
+CLOCK_SM, CLOCK_MEMORY = 1, 2
 TEMPERATURE_GPU = 0
 AFFINITY_SCOPE_NODE = 0
 CPU_WORDS = 64
@@ -30,6 +30,10 @@ def read(gpu: Asked) -> dict[str, Any]:
         "performance_state": Missing(Reason.UNSUPPORTED, "unknown") if pstate == _PSTATE_UNKNOWN else pstate,
         "clock_sm_mhz": gpu.integer("DeviceGetClockInfo", CLOCK_SM),
         "clock_sm_max_mhz": gpu.integer("DeviceGetMaxClockInfo", CLOCK_SM),
+        "clock_memory_max_mhz": gpu.integer("DeviceGetMaxClockInfo", CLOCK_MEMORY),
+        "clock_sm_application_mhz": gpu.integer("DeviceGetApplicationsClock", CLOCK_SM),
+        "power_limit_mw": gpu.integer("DeviceGetPowerManagementLimit"),
+        "power_limit_default_mw": gpu.integer("DeviceGetPowerManagementDefaultLimit"),
         "clock_event_reasons": gpu.integer("DeviceGetCurrentClocksEventReasons"),
         "temperature_c": gpu.integer("DeviceGetTemperature", TEMPERATURE_GPU),
         "utilization_percent": member(gpu.struct("DeviceGetUtilizationRates"), "gpu"),
