@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topocheck.model.lab import Column, Lab, TableSpec
+from topocheck.model.lab import Column, CurveSpec, Lab, TableSpec
 
 BACKEND = Column(key="backend", title="backend")
 MEMORY = Column(key="memory", title="memory", about="host or gpu: where the buffers live")
@@ -54,6 +54,10 @@ LABS = (
                     Column(key="bibandwidth_mb_s", title="bibandwidth", unit="MB/s", about="both, as osu_bibw"),
                     DATA,
                 ),
+                curves=(
+                    CurveSpec(x="size_b", y=("latency_us",), by=("pair",), log=True),
+                    CurveSpec(x="size_b", y=("bandwidth_mb_s", "bibandwidth_mb_s"), by=("pair",)),
+                ),
             ),
             LINK,
         ),
@@ -80,6 +84,15 @@ LABS = (
                     PREDICTED,
                     OF_PREDICTED,
                     DATA,
+                ),
+                curves=(
+                    CurveSpec(
+                        x="size_b",
+                        y=("time_us",),
+                        by=("collective", "algorithm"),
+                        chart=("backend", "memory", "ranks"),
+                        log=True,
+                    ),
                 ),
             ),
             LINK,
@@ -108,6 +121,11 @@ LABS = (
                     Column(key="predicted_us", title="with alpha", unit="us"),
                     DATA,
                     Column(key="remark", title=""),
+                ),
+                curves=(
+                    CurveSpec(
+                        x="pieces", y=("time_us", "formula_us", "predicted_us"), chart=("backend", "memory", "ranks")
+                    ),
                 ),
             ),
             LINK,
@@ -160,6 +178,7 @@ LABS = (
                     Column(key="staleness", title="staleness", about="mean updates by others between pull and push"),
                     Column(key="most_stale", title="most"),
                 ),
+                curves=(CurveSpec(x="workers", y=("measured", "predicted"), by=("scheme", "ps")),),
             ),
             LINK,
         ),
@@ -190,6 +209,7 @@ LABS = (
                     ),
                     Column(key="error", title="error", unit="relative", about="|g - e| / |e| of the step's gradient"),
                 ),
+                curves=(CurveSpec(x="ranks", y=("step_us",), by=("gradients",), log=True),),
             ),
             TableSpec(
                 name="parts",
@@ -247,6 +267,15 @@ LABS = (
                     PREDICTED,
                     OF_PREDICTED,
                 ),
+                curves=(
+                    CurveSpec(
+                        x="largest_b",
+                        y=("time_us", "predicted_us"),
+                        by=("fused",),
+                        chart=("backend", "memory", "ranks", "collective"),
+                        log=True,
+                    ),
+                ),
             ),
         ),
         reading="Few small buffers waste no alpha; many hide more of the exchange under the backward pass. Advice is "
@@ -275,6 +304,11 @@ LABS = (
                     Column(key="held", title="held", about="micro-batches whose activations a stage keeps at most"),
                     DATA,
                 ),
+                curves=(
+                    CurveSpec(
+                        x="micro", y=("bubble", "formula"), by=("schedule",), chart=("backend", "memory", "ranks")
+                    ),
+                ),
             ),
         ),
         reading="Both schedules idle alike; 1F1B keeps p activations instead of m. Stages wait instead of computing, "
@@ -302,6 +336,15 @@ LABS = (
                     Column(key="share", title="share", unit="share", about="exchange / (exchange + compute)"),
                     DATA,
                 ),
+                curves=(
+                    CurveSpec(
+                        x="rows",
+                        y=("exchange_us", "predicted_us"),
+                        by=("size_b",),
+                        chart=("backend", "memory", "ranks"),
+                        log=True,
+                    ),
+                ),
             ),
             LINK,
         ),
@@ -327,6 +370,12 @@ LABS = (
                     Column(key="rate", title="throughput", unit="samples/s"),
                     Column(key="speed_up", title="speed-up", unit="ratio"),
                     Column(key="efficiency", title="efficiency", unit="share"),
+                ),
+                curves=(
+                    CurveSpec(
+                        x="ranks", y=("speed_up",), by=("backend", "memory", "gdr"), chart=(), log=True, ideal=True
+                    ),
+                    CurveSpec(x="ranks", y=("rate",), by=("backend", "memory", "gdr"), chart=(), log=True),
                 ),
             ),
         ),
@@ -356,6 +405,7 @@ LABS = (
                     Column(key="speed_up", title="speed-up", unit="ratio"),
                     Column(key="bound", title="bound", unit="ratio", about="n c / (c + a), nothing overlapped"),
                 ),
+                curves=(CurveSpec(x="ranks", y=("speed_up", "bound"), by=("model",), log=True, ideal=True),),
             ),
         ),
         reading="The higher the ratio, the nearer the speed-up comes to the number of ranks.",

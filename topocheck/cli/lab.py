@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from topocheck.cli import common
+from topocheck.cli import common, curves
 from topocheck.cli.signals import stop_cleanly
 from topocheck.model.base import InputError
 from topocheck.model.exit_codes import EXIT_OK, EXIT_UNKNOWN
@@ -28,6 +28,7 @@ ASKED_ONLY = ("record", "bounds")
 """Labs that start no ranks of their own and read snapshots too."""
 MOST_RANKS, MOST_SIZES = 4096, 64
 OptionalList = Optional[list[str]]  # noqa: UP045 - typer reads it at run time
+OptionalPath = Optional[Path]  # noqa: UP045
 OptionalText = Optional[str]  # noqa: UP045
 
 
@@ -57,6 +58,9 @@ def lab(
     deadline: Annotated[
         float, typer.Option("--deadline", help="Under a launcher: seconds to wait for the other ranks.")
     ] = 60.0,
+    curve: Annotated[
+        OptionalPath, typer.Option("--curve", metavar="FILE", help="Draw the curves: .svg or .png.")
+    ] = None,
     format_: Annotated[str, typer.Option("--format", help="text, json, csv, markdown or html.")] = "text",
     output: common.Output = None,
     no_color: common.NoColor = False,
@@ -89,10 +93,14 @@ def lab(
         gradients=gradients, epochs=epochs, quick=quick,
     )  # fmt: skip
     with contextlib.ExitStack() as end:
-        report, meeting = _run(name, from_, options, output, end, deadline)
+        report, meeting = _run(name, from_, options, (output, curve), end, deadline)
         if meeting is not None and meeting.world.rank:  # rank 0 prints
             raise typer.Exit(meeting.exit_code(AGREE_S))
         common.emit(_page(report, format_, output, no_color=no_color, width=width), output)
+        if curve is not None:
+            from topocheck.render.html import lab as drawn
+
+            curves.draw(curve, lambda: drawn.lab_svg(report), lambda: drawn.lab_png(report))
         code = EXIT_UNKNOWN if report.not_measured or report.record.missing else EXIT_OK
         if meeting is not None:
             meeting.agree(code, AGREE_S)
@@ -169,11 +177,14 @@ def _run(
     name: str,
     from_: common.Given,
     options: LabOptions,
-    output: Path | None,
+    files: tuple[Path | None, Path | None],
     end: contextlib.ExitStack,
     deadline_s: float,
 ) -> tuple[LabReport, Rendezvous | None]:
-    """Run it. Returns the report and where the ranks meet; None where topocheck starts them."""
+    """Run it. Returns the report and where the ranks meet; None where topocheck starts them.
+
+    `files` are what rank 0 writes afterwards: the report and the curves.
+    """
     from topocheck.render.progress import Progress
     from topocheck.tests_live.labs.record import job_record, node_record
     from topocheck.tests_live.labs.run import Runner
@@ -185,8 +196,8 @@ def _run(
         world = None if from_ else launchers.detect_here()
         stop_cleanly(launched=world is not None)
         first = world is None or world.rank == 0
-        if first and output is not None:
-            common.check_writable(output, "--output")
+        if first:
+            curves.check_files(*files)
         meeting = None if world is None else end.enter_context(rendezvous.join(world, f"lab {name}", deadline_s))
         node, topology, gpus = _look(from_)
         if meeting is None:
@@ -236,6 +247,10 @@ def _page(report: LabReport, format_: str, output: Path | None, *, no_color: boo
     if format_ == "text":
         return render.lab_text(report, common.style(output, no_color, width))
     forms = {
-        "json": render.lab_json, "csv": render.lab_csv, "markdown": render.lab_markdown, "html": render.lab_html,
+        "json": render.lab_json, "csv": render.lab_csv, "markdown": render.lab_markdown,
     }  # fmt: skip
+    if format_ == "html":
+        from topocheck.render.html.lab import lab_html
+
+        return lab_html(report)
     return forms[format_](report)

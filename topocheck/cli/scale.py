@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from topocheck.cli import common
+from topocheck.cli import common, curves
 from topocheck.cli.fabric_join import FabricFiles
 from topocheck.cli.signals import stop_cleanly
-from topocheck.host.output import write_file
 from topocheck.model.base import InputError
 from topocheck.model.exit_codes import EXIT_OK, EXIT_UNKNOWN
 
@@ -102,7 +101,7 @@ def scale(
         buckets=buckets, digits=not no_digits, patterns=not no_patterns, quick=quick,
     )  # fmt: skip
     with contextlib.ExitStack() as end:
-        report, meeting = _run(options, {"--output": output, "--curve": curve}, end, deadline)
+        report, meeting = _run(options, (output, curve), end, deadline)
         if meeting is not None and meeting.world.rank:  # rank 0 prints
             raise typer.Exit(meeting.exit_code(AGREE_S))
         common.emit(_page(report, format_, output, no_color=no_color, width=width), output)
@@ -225,26 +224,8 @@ def _bucket_sizes(text: str | None) -> tuple[float, ...] | None:
     return tuple(out.values())
 
 
-def _check_files(files: dict[str, Path | None]) -> None:
-    """Refuse files that could not be written after the run; option -> its file.
-
-    Raises:
-        InputError: names the option and what is wrong.
-    """
-    from importlib.util import find_spec
-
-    for option, path in files.items():
-        if path is not None:
-            common.check_writable(path, option)
-    curve = files["--curve"]
-    if curve is not None and curve.suffix not in (".svg", ".png"):
-        raise InputError(f"--curve {curve}: expected a name that ends in .svg or .png")
-    if curve is not None and curve.suffix == ".png" and find_spec("matplotlib") is None:
-        raise InputError(f"--curve {curve}: a PNG needs matplotlib: pip install matplotlib, or ask for .svg")
-
-
 def _run(
-    options: ScaleOptions, files: dict[str, Path | None], end: contextlib.ExitStack, deadline_s: float
+    options: ScaleOptions, files: tuple[Path | None, Path | None], end: contextlib.ExitStack, deadline_s: float
 ) -> tuple[ScaleReport, Rendezvous | None]:
     """Run it; a launcher's ranks other than 0 write none of the files. Returns the report and where the ranks meet."""
     import msgspec
@@ -264,7 +245,7 @@ def _run(
         stop_cleanly(launched=world is not None)
         first = world is None or world.rank == 0
         if first:
-            _check_files(files)
+            curves.check_files(*files)
         meeting = None if world is None else end.enter_context(rendezvous.join(world, "scale", deadline_s))
         node, gpus = _look()
         if meeting is None:
@@ -308,11 +289,4 @@ def _page(report: ScaleReport, format_: str, output: Path | None, *, no_color: b
 def _draw(report: ScaleReport, path: Path) -> None:
     from topocheck.render.html import scale_curve
 
-    if path.suffix == ".svg":
-        common.emit(scale_curve.svg(report), path)
-        return
-    try:
-        picture = scale_curve.png(report)
-    except ImportError as e:
-        raise InputError(f"--curve {path}: matplotlib cannot be loaded ({e}); ask for .svg") from None
-    write_file(path, picture)
+    curves.draw(path, lambda: scale_curve.svg(report), lambda: scale_curve.png(report))

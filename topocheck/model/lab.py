@@ -33,12 +33,30 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     about: str = ""
 
 
+class CurveSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Curves of a table: one chart for each value of the columns `chart`, one curve for each of `by` and of `y`.
+
+    Attributes:
+        x, y: columns; a `y` that is `predicted` or `formula` of another is drawn with hollow points.
+        log: y is on a logarithmic axis; x always is.
+        ideal: with the line y = x.
+    """
+
+    x: str
+    y: tuple[str, ...]
+    by: tuple[str, ...] = ()
+    chart: tuple[str, ...] = ("backend", "memory")
+    log: bool = False
+    ideal: bool = False
+
+
 class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A table: its name within the lab, its title and its columns."""
+    """A table: its name within the lab, its title, its columns, and the curves that are drawn of it."""
 
     name: str
     title: str
     columns: tuple[Column, ...]
+    curves: tuple[CurveSpec, ...] = ()
 
     def row(self, reason: str = "", **values: Value) -> LabLine:
         """Return a row of the values by column; those not named are None.

@@ -1,4 +1,4 @@
-"""Tables of labs, as text, Markdown, CSV, JSON and HTML: one painter for all of them."""
+"""Tables of labs, as text, Markdown, CSV and JSON: one painter for all of them and for the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from topocheck.model.lab import Column, JobRecord, LabLine, LabReport, LabTable,
 from topocheck.model.units import size_text, time_text
 from topocheck.render.markdown import MarkdownPage
 from topocheck.render.page import Page, Style
-from topocheck.render.quoting import csv_text, json_text, xml_text
+from topocheck.render.quoting import csv_text, json_text
 from topocheck.render.words import plural
 
 if TYPE_CHECKING:
@@ -72,16 +72,6 @@ def _numbers(table: LabTable) -> frozenset[int]:
     )
 
 
-def _used(table: LabTable) -> LabTable:
-    """Return the table without the columns that are empty in all rows."""
-    import msgspec
-
-    keep = [i for i in range(len(table.spec.columns)) if any(r.values[i] is not None for r in table.rows)]
-    rows = tuple(msgspec.structs.replace(r, values=tuple(r.values[i] for i in keep)) for r in table.rows)
-    spec = msgspec.structs.replace(table.spec, columns=tuple(table.spec.columns[i] for i in keep))
-    return msgspec.structs.replace(table, spec=spec, rows=rows)
-
-
 def _groups(table: LabTable) -> list[tuple[str, LabTable]]:
     """Return the rows with numbers of each backend as a table of its own, without what is the same in all of them.
 
@@ -127,7 +117,8 @@ def _constant(value: Value, column: Column) -> str:
     return text if column.key in ("backend", "memory", "pair") else f"{column.title} {text}"
 
 
-def _fill(page: Page, report: LabReport) -> None:
+def paint(report: LabReport, page: Page) -> None:
+    """Add a lab to a page: its record, its tables, how they are read."""
     page.heading(f"Lab {report.lab}: {report.question}")
     _record(page, report.record)
     for table in report.tables:
@@ -224,14 +215,14 @@ def _kinds(nodes: Sequence[NodeRecord]) -> list[tuple[NodeRecord, list[str]]]:
 def lab_text(report: LabReport, style: Style) -> str:
     """Return a lab as text."""
     page = Page(style)
-    _fill(page, report)
+    paint(report, page)
     return page.render()
 
 
 def lab_markdown(report: LabReport) -> str:
     """Return a lab in Markdown."""
     page = MarkdownPage()
-    _fill(page, report)
+    paint(report, page)
     return page.render()
 
 
@@ -252,47 +243,6 @@ def lab_csv(report: LabReport) -> str:
     return "\n".join(parts)
 
 
-def lab_html(report: LabReport) -> str:
-    """Return a lab as one self-contained page."""
-    out = [
-        "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">', f"<title>Lab {_html(report.lab)}</title>",
-        "<style>body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
-        "th,td{border-bottom:1px solid #ccc;padding:.2em .6em;text-align:left}td.n{text-align:right}"
-        ".dim{color:#666}</style></head><body>",
-        f"<h1>Lab {_html(report.lab)}</h1><p>{_html(report.question)}</p>", "<h2>Experiment record</h2><table>",
-        f"<tr><th>job</th><td>{report.record.ranks} ranks on {report.record.servers} servers, started by "
-        f"{_html(report.record.launcher or 'topocheck')}</td></tr>",
-    ]  # fmt: skip
-    for kind, names in _kinds(report.record.nodes):
-        out.append(f"<tr><th>{len(names)} node(s)</th><td>{_html(', '.join(names))}</td></tr>")
-        out += [
-            f"<tr><th>{_html(title)}</th><td>{_html(str(getattr(kind, field) or NONE))}</td></tr>"
-            for field, title in RECORD
-        ]
-    out += [f"<tr><th>{_html(who)}</th><td>{_html(why)}</td></tr>" for who, why in report.record.missing.items()]
-    out.append("</table>")
-    for table in map(_used, report.tables):
-        right = _numbers(table)
-        out.append(f"<h2>{_html(table.spec.title)}</h2><table><tr>")
-        out += [f"<th>{_html(_head(c))}</th>" for c in table.spec.columns]
-        out.append("</tr>")
-        for r in table.rows:
-            cells = [
-                f"<td{' class=n' if i in right else ''}>{_html(cell(v, c))}</td>"
-                for i, (v, c) in enumerate(zip(r.values, table.spec.columns, strict=True))
-            ]
-            out.append(f"<tr>{''.join(cells)}</tr>")
-        out.append("</table>")
-        reasons = dict.fromkeys(_reason(table, i) for i, r in enumerate(table.rows) if r.reason)
-        out += [f"<p>{_html(x)}</p>" for x in reasons]
-        out += [f'<p class="dim">{_html(x)}</p>' for x in table.notes]
-    out += [f"<p>not measured: {_html(line)}</p>" for line in not_measured_lines(report)]
-    out += [
-        f'<p class="dim">{_html(x)}</p>' for x in (report.reading, report.method, *report.notes, report.source) if x
-    ]
-    return "\n".join([*out, "</body></html>"]) + "\n"
-
-
 def not_measured_lines(report: LabReport) -> list[str]:
     """Return a line for each reason, with the rows that have it."""
     rows: dict[str, list[str]] = {}
@@ -302,12 +252,6 @@ def not_measured_lines(report: LabReport) -> list[str]:
         f"{ids[0]}: {why}" if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more rows: {why}"
         for why, ids in rows.items()
     ]
-
-
-def _html(text: str) -> str:
-    from html import escape
-
-    return escape(xml_text(text))
 
 
 def list_text(labs: Sequence[Lab], style: Style) -> str:
