@@ -194,7 +194,7 @@ LABS = (
         tables=(
             TableSpec(
                 name="training",
-                title="Training on scikit-learn's digits, and the step of a larger model",
+                title="Training on digits, and the step of a larger model",
                 columns=(
                     BACKEND,
                     MEMORY,
@@ -229,7 +229,7 @@ LABS = (
                 ),
             ),
         ),
-        reading="Compression pays where sending takes longer than compressing, sending less and decompressing. What "
+        reading="Compression pays where sending takes longer than compressing, sending less and decompressing. What"
         " is sent by all_gather (8 bits, top-k, signs) grows with the devices.",
         source="bandwidth/compression.py names the papers",
     ),

@@ -54,6 +54,9 @@ def lab(
     ] = 0.0,
     gradients: Annotated[OptionalText, typer.Option("--gradients", help="Gradient bytes of the larger model.")] = None,
     epochs: Annotated[int, typer.Option("--epochs", help="Over the digits.")] = 8,
+    data: Annotated[
+        OptionalPath, typer.Option("--data", help="compression: images to learn, such as train-images-idx3-ubyte.gz.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter samples.")] = False,
     deadline: Annotated[
         float, typer.Option("--deadline", help="Under a launcher: seconds to wait for the other ranks.")
@@ -88,9 +91,12 @@ def lab(
         raise InputError(f"no lab {name[:40]!r}{hint} (topocheck lab list names all)")
     if from_ and name not in ASKED_ONLY:
         raise InputError(f"lab {name} measures; --from serves {' and '.join(ASKED_ONLY)} alone")
+    if data is not None and name != "compression":
+        raise InputError(f"lab {name} learns nothing; --data serves compression alone")
     options = _options(
         backend=backend, ranks=ranks, sizes=sizes, pieces=pieces, group=group, servers=servers, compute=compute,
         gradients=gradients, epochs=epochs, quick=quick,
+        data=data,
     )  # fmt: skip
     with contextlib.ExitStack() as end:
         report, meeting = _run(name, from_, options, (output, curve), end, deadline)
@@ -119,6 +125,7 @@ def _options(
     gradients: str | None,
     epochs: int,
     quick: bool,
+    data: Path | None,
 ) -> LabOptions:
     from topocheck.bandwidth.collective_plan import BACKENDS
     from topocheck.tests_live.labs.plans.common import LabOptions
@@ -144,6 +151,7 @@ def _options(
         samples=3 if quick else 5,
         sample_s=0.05 if quick else 0.2,
         limit_s=3.0 if quick else 20.0,
+        data="" if data is None else str(data.absolute()),
     )
 
 
@@ -190,6 +198,7 @@ def _run(
     from topocheck.tests_live.labs.run import Runner
     from topocheck.tests_live.launch import rendezvous
     from topocheck.tests_live.launch import world as launchers
+    from topocheck.tests_live.training import idx
     from topocheck.tests_live.training.job_layout import common_job
 
     try:
@@ -198,6 +207,8 @@ def _run(
         first = world is None or world.rank == 0
         if first:
             curves.check_files(*files)
+            if options.data:
+                idx.read_split(Path(options.data))  # before anything is measured
         meeting = None if world is None else end.enter_context(rendezvous.join(world, f"lab {name}", deadline_s))
         node, topology, gpus = _look(from_)
         if meeting is None:

@@ -23,9 +23,9 @@ def test_rows_are_what_load_digits_gives():
 def test_two_halves_of_each_batch_are_the_whole():
     torch = pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    x, y, test_x, _ = load(torch)
-    assert (len(x), len(test_x)) == (1797 - TEST, TEST)
-    assert set(y.tolist()) == set(range(10))
+    task = load(torch)
+    assert (len(task.x), len(task.test_x)) == (1797 - TEST, TEST)
+    assert set(task.y.tolist()) == set(range(10))
     part = torch.arange(GLOBAL_BATCH)
     assert sorted([*part[0::2].tolist(), *part[1::2].tolist()]) == part.tolist()
 
@@ -33,8 +33,9 @@ def test_two_halves_of_each_batch_are_the_whole():
 def test_one_rank_learns():
     torch = pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    net = network(torch)
-    got = learn(torch, net, net, 0, 1, 6, torch.device("cpu"), lambda: None, lambda s: False)
+    task = load(torch)
+    net = network(torch, task)
+    got = learn(torch, task, net, net, 0, 1, 6, torch.device("cpu"), lambda: None, lambda s: False)
     # Chance is 0.1; nearest-neighbour methods reach 0.98 on these digits.
     assert got.accuracy > 0.9
 
@@ -42,13 +43,14 @@ def test_one_rank_learns():
 def test_learning_stops_after_the_epoch_that_is_late():
     torch = pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    net, seen = network(torch), []
+    task = load(torch)
+    net, seen = network(torch, task), []
 
     def late(taken_s: float) -> bool:
         seen.append(taken_s)
         return len(seen) == 2
 
-    assert learn(torch, net, net, 0, 1, 6, torch.device("cpu"), lambda: None, late).epochs == 2
+    assert learn(torch, task, net, net, 0, 1, 6, torch.device("cpu"), lambda: None, late).epochs == 2
     assert seen == sorted(seen)
 
 

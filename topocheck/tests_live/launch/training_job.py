@@ -31,6 +31,7 @@ class TrainRow(msgspec.Struct, frozen=True, kw_only=True):
         batch: samples a rank takes in one step.
         bucket_mib: DDP's bucket_cap_mb, in MiB; 0 for torch's default (25).
         pattern: of PATTERNS, for kind pattern.
+        data: file of images in the idx format for kind digits; empty for scikit-learn's.
         exact: also measure how far the averaged gradient is from the exact mean.
         limit_s: of one step, and of all epochs of the digits: what takes longer is stopped there, and says so.
     """
@@ -51,6 +52,7 @@ class TrainRow(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 5
     sample_s: float = 0.2
     limit_s: float = 20.0
+    data: str = ""
 
 
 SMALLEST_BYTES = 2 * 4 * 128 * 128

@@ -14,7 +14,7 @@ from topocheck.tests_live.collectives.wire import MpiWire
 from topocheck.tests_live.launch.job import Events
 from topocheck.tests_live.launch.training_job import TrainRow
 from topocheck.tests_live.training.codecs import Memory, mean, shapes_of
-from topocheck.tests_live.training.digits import DigitsError, learn, network
+from topocheck.tests_live.training.digits import DigitsError, learn, load, network
 from topocheck.tests_live.training.rank import measurement
 from topocheck.tests_live.training.step import WARM_STEPS, Stepper, UnsupportedHookError, stopped
 
@@ -53,10 +53,11 @@ def run_rows(rows: tuple[TrainRow, ...], world: Any, events: Events) -> None:
 
 
 def _digits(torch: Any, row: TrainRow, wire: MpiWire) -> Told:
-    net = network(torch)
+    task = load(torch, row.data)
+    net = network(torch, task)
     memory = Memory(shapes_of(net.parameters()))
     got = learn(
-        torch, net, net, wire.rank, wire.size, row.epochs, wire.device,
+        torch, task, net, net, wire.rank, wire.size, row.epochs, wire.device,
         lambda: average(torch, wire, net, row.hook, memory), lambda taken_s: wire.largest(taken_s) > row.limit_s,
     )  # fmt: skip
     if got.epochs < row.epochs:

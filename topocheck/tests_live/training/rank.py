@@ -12,7 +12,7 @@ from topocheck.bandwidth.stats import median, spread
 from topocheck.model.measurement import HOOK_NAMES, Measurement, TrainingKind
 from topocheck.tests_live.collectives.rank import Rank
 from topocheck.tests_live.launch.training_job import TrainRow
-from topocheck.tests_live.training.digits import learn, network
+from topocheck.tests_live.training.digits import learn, load, network
 from topocheck.tests_live.training.patterns import RUN
 from topocheck.tests_live.training.step import WARM_STEPS, Stepper, UnsupportedHookError, stopped, wrap
 
@@ -110,13 +110,14 @@ class TrainRank(Rank):
 
     def _digits(self, row: TrainRow, group: Any, control: Any, device: Any) -> None:
         self.events.at(row.id, "learn digits")
-        net = network(self.torch).to(device)
+        task = load(self.torch, row.data)
+        net = network(self.torch, task).to(device)
         run_on = wrap(self.torch, net, row, group, device) if row.ranks > 1 else net
 
         def late(taken_s: float) -> bool:
             return self._slowest(taken_s, control) > row.limit_s
 
-        got = learn(self.torch, net, run_on, self.rank, row.ranks, row.epochs, device, lambda: None, late)
+        got = learn(self.torch, task, net, run_on, self.rank, row.ranks, row.epochs, device, lambda: None, late)
         if got.epochs < row.epochs:
             raise UnsupportedHookError(stopped(row.limit_s, f"in epoch {got.epochs} of {row.epochs}"))
         self._tell(row, "accuracy", [got.accuracy], "share")

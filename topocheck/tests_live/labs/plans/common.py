@@ -41,6 +41,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
         compute_ms: for which a stage or worker waits.
         epochs: over the digits.
         gradient_bytes: of the larger model.
+        data: file of images to learn in place of the digits.
         samples, sample_s, limit_s: timed samples of each row, seconds of one, of one step at most.
     """
 
@@ -56,6 +57,7 @@ class LabOptions(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 5
     sample_s: float = 0.2
     limit_s: float = 20.0
+    data: str = ""
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,8 +28,9 @@ from topocheck.tests_live.training.report_types import JobLayout
 
 HOST_BYTES, GPU_BYTES = 4 * MIB, 256 * MIB
 HOST_BATCH, GPU_BATCH = 32, 512
+DIGITS = "The digits are scikit-learn's, 1437 to train and 360 to test"
 METHOD = (
-    "The digits are 1437 to train and 360 to test, the same global batch for any number of devices, so serial and "
+    "the same global batch for any number of devices, so serial and "
     "parallel training compute the same up to rounding. fp16, bf16 and PowerSGD are torch's own hooks of DDP; the "
     "others, and all over MPI, are exchanges of ours by torch's operators (8 bits over all_gather)."
 )
@@ -58,6 +59,7 @@ def plan(job: JobLayout, options: LabOptions, without: dict[str, str]) -> Rows:
                 id=_name("step", backend, device, n, hook), backend=backend, device=device, ranks=n, hook=hook,
                 gradient_bytes=size, epochs=options.epochs, batch=GPU_BATCH if device == "gpu" else HOST_BATCH,
                 exact=n > 1, samples=min(3, options.samples), sample_s=options.sample_s, limit_s=options.limit_s,
+                data=options.data,
             )  # fmt: skip
             digits = _name("digits", backend, device, n, hook)
             train += [row, msgspec.structs.replace(row, id=digits, kind="digits", exact=False)]
@@ -139,5 +141,5 @@ def fill(job: JobLayout, options: LabOptions, without: dict[str, str], rows: Row
             LabTable(spec=training, rows=lines(trained), notes=notes),
             LabTable(spec=apart, rows=lines(parts), notes=notes),
         ),
-        notes=(METHOD,),
+        notes=(f"{DIGITS if not options.data else f'The digits are those of {options.data}'}, {METHOD}",),
     )
