@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.fabrics import Made, fat_tree, rail_pods
@@ -12,7 +13,7 @@ from topocheck.cli.placement import _order
 from topocheck.fabric.read import parse
 from topocheck.fabric.tiers import tiers_of
 from topocheck.nccl.predict.types import Bound, Prediction, RankSpec
-from topocheck.placement.order import LeafRates, node_order, order_problems, parents
+from topocheck.placement.order import LeafRates, node_order, order_problems, parents, two_trees
 from topocheck.placement.ranks import Problem, RankPlace
 
 
@@ -61,6 +62,17 @@ def test_nodes_that_are_not_in_the_dump() -> None:
     assert node_order(ranks(["n0"]), LEAVES) is None
 
 
+def test_who_is_inside_one_tree_is_at_the_end_of_the_other() -> None:
+    """The double tree: with an even number every node has children in one tree only (P. Sanders et al., 2009)."""
+    for n in (2, 4, 6, 8, 14, 32):
+        edges = two_trees(n)
+        first, second = edges[: n - 1], edges[n - 1 :]
+        assert not {p for _, p in first} & {p for _, p in second}
+    odd = two_trees(5)
+    assert len(odd) == 8
+    assert odd[4:] == [((i + 1) % 5, (p + 1) % 5) for i, p in odd[:4]]
+
+
 def test_the_binary_tree_of_nccl() -> None:
     """The drawing in src/graph/trees.cc of 14 nodes: 8 below 0; 4 and 12 below 8; odd ones are leaves."""
     found = parents(14)
@@ -99,6 +111,15 @@ def test_the_bound_of_a_ring_is_what_uplinks_leave(tmp_path: Path) -> None:
     # All four nodes of a leaf send up at once, over 4 rails x 1 cable of 400 Gb/s: a quarter of 4 x 50 GB/s each.
     assert said.bounds[0].busbw_gb_s == pytest.approx(50.0)
     assert "uplinks of leaf-0-0 and 3 more leaves" in said.bounds[0].limited_by
-    assert said.bounds[1] == p.bounds[1]
+    # Tree edges of eight hosts (node, parent): 4-0 2-4 6-4 1-2 3-2 5-6 7-6, and mirrored 3-7 5-3 1-3 6-5 4-5 2-1 0-1.
+    # Hosts of even places are below one leaf, odd ones below the other: 1-2 3-2 5-6 7-6 cross, and 6-5 4-5 2-1 0-1.
+    # Each edge carries half of the bytes: 8 / 2 times over the 4 x 50 GB/s of a leaf; busbw is 2 x 7/8 of that.
+    assert said.bounds[1].busbw_gb_s == pytest.approx(2 * 7 / 8 * 200 / 4)
+    assert "which let 50.0 GB/s of an all_reduce through both trees" in said.bounds[1].limited_by
     assert "crosses between leaves 8 times, at best 2" in said.notes[-1]
+    in_order = on_fabric(msgspec.structs.replace(p, ranks=tuple(
+        RankSpec(rank=i, host=f"gpu{i:04d}", gpu="0000:01:00.0") for i in range(8)
+    )), [tmp_path / "dump"])  # fmt: skip
+    # Leaf by leaf 4-0 and 2-4 cross in the first tree, 3-7 and 5-3 in the second: 4 / 2 times over 200 GB/s.
+    assert in_order.bounds[1].busbw_gb_s == pytest.approx(2 * 7 / 8 * 200 / 2)
     assert on_fabric(p, None) is p

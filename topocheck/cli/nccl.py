@@ -207,7 +207,7 @@ def predict(
 
 
 def on_fabric(p: Prediction, files: list[Path] | None) -> Prediction:
-    """Return a prediction with its ring bounded by the uplinks that the hosts' order crosses, by a dump of the fabric.
+    """Return a prediction with ring and tree bounded by the uplinks that the hosts' order crosses, by a dump.
 
     Raises:
         InputError: a dump cannot be read.
@@ -226,16 +226,25 @@ def on_fabric(p: Prediction, files: list[Path] | None) -> Prediction:
     order = node_order([RankPlace(rank=r.rank, node=r.host) for r in p.ranks], leaves)
     if order is None:
         return msgspec.structs.replace(p, notes=(*p.notes, "the dump of the fabric holds fewer than two of the hosts"))
-    note = f"a ring over the hosts in this order crosses between leaves {order.crossings} times, at best {order.least}"
-    bounds = p.bounds
+    note = (
+        f"over the hosts in this order a ring crosses between leaves {order.crossings} times, at best {order.least}; a "
+        f"tree {order.tree_crossings} times, leaf by leaf {order.tree_least}"
+    )
+    limits: dict[str, tuple[float, str]] = {}
     if order.limit_gb_s is not None:
         by = f"the uplinks of {order.limited_by}: {order.limit_gb_s:.1f} GB/s for each host that sends over them"
-        bounds = tuple(
-            msgspec.structs.replace(b, busbw_gb_s=order.limit_gb_s, limited_by=by)
-            if b.algorithm == "Ring" and order.limit_gb_s < b.busbw_gb_s
-            else b
-            for b in bounds
-        )
+        limits["Ring"] = (order.limit_gb_s, by)
+    if order.tree_limit_gb_s is not None:
+        # Bus bandwidth of an all_reduce is 2 (n - 1) / n of its bytes a second (nccl-tests, doc/PERFORMANCE.md).
+        n, through = len(p.ranks), order.tree_limit_gb_s
+        by = f"the uplinks of {order.tree_limited_by}, which let {through:.1f} GB/s of an all_reduce through both trees"
+        limits["Tree"] = (2 * (n - 1) / n * through, by)
+    bounds = tuple(
+        msgspec.structs.replace(b, busbw_gb_s=limits[b.algorithm][0], limited_by=limits[b.algorithm][1])
+        if b.algorithm in limits and limits[b.algorithm][0] < b.busbw_gb_s
+        else b
+        for b in p.bounds
+    )
     return msgspec.structs.replace(p, bounds=bounds, notes=(*p.notes, note))
 
 

@@ -38,6 +38,9 @@ class NodeOrder(msgspec.Struct, frozen=True, kw_only=True):
             are not known.
         limited_by: the leaf whose uplinks do.
         limit_gb_s: what that leaves a node, GB/s; None where it is not limited, or rates are not known.
+        tree_limit_gb_s: bytes of an all_reduce a second, GB/s, that the uplinks let through two trees; None where no
+            edge crosses them, or rates are not known.
+        tree_limited_by: the leaf whose uplinks do.
         better: nodes leaf by leaf; empty where the order is as good.
         unknown: nodes that the dump does not hold.
     """
@@ -50,6 +53,8 @@ class NodeOrder(msgspec.Struct, frozen=True, kw_only=True):
     limit_share: float | None = None
     limited_by: str = ""
     limit_gb_s: float | None = None
+    tree_limit_gb_s: float | None = None
+    tree_limited_by: str = ""
     better: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
@@ -72,6 +77,7 @@ def node_order(ranks: Sequence[RankPlace], leaves: Sequence[LeafRates]) -> NodeO
     share, by = _limit(known, of)
     rate = next((x.node_gbit_s for x in of.values() if x.leaf == by), None)
     crossings, least = _ring(known, names), _ring(better, names)
+    through, tree_by = _tree_limit(known, of)
     return NodeOrder(
         nodes=nodes,
         crossings=crossings,
@@ -81,6 +87,8 @@ def node_order(ranks: Sequence[RankPlace], leaves: Sequence[LeafRates]) -> NodeO
         limit_share=share,
         limited_by=by,
         limit_gb_s=None if rate is None or share is None else share * rate / 8,
+        tree_limit_gb_s=through,
+        tree_limited_by=tree_by,
         better=better if crossings > least else (),
         unknown=tuple(n for n in nodes if n not in of),
     )
@@ -106,6 +114,34 @@ def parents(nodes: int) -> list[int | None]:
         up = (node ^ bit) | (bit << 1)
         out.append(up if up < nodes else node ^ bit)
     return out
+
+
+def two_trees(nodes: int) -> list[tuple[int, int]]:
+    """Return the edges (node, parent) of both trees of NCCL's double binary tree (ncclGetDtree, src/graph/trees.cc).
+
+    The second is the first mirrored, or with an odd number of nodes shifted by one, so that who is inside one is at the
+    end of the other.
+    """
+    first = [(i, p) for i, p in enumerate(parents(nodes)) if p is not None]
+    if nodes % 2:
+        return first + [((i + 1) % nodes, (p + 1) % nodes) for i, p in first]
+    return first + [(nodes - 1 - i, nodes - 1 - p) for i, p in first]
+
+
+def _tree_limit(nodes: Sequence[str], of: Mapping[str, LeafRates]) -> tuple[float | None, str]:
+    """Return the bytes of an all_reduce a second, GB/s, that uplinks let through, and the leaf that limits them.
+
+    Each tree brings half of the bytes up and half down, so every edge carries half of them in either direction.
+    """
+    crossing: Counter[str] = Counter()
+    for i, p in two_trees(len(nodes)):
+        a, b = of[nodes[i]].leaf, of[nodes[p]].leaf
+        if a != b:
+            crossing.update((a, b))
+    rates = {x.leaf: x.up_gbit_s for x in of.values()}
+    if not crossing or any(rates[leaf] is None for leaf in crossing):
+        return None, ""
+    return min((2 * (rates[leaf] or 0.0) / 8 / n, leaf) for leaf, n in crossing.items())
 
 
 def _limit(nodes: Sequence[str], of: Mapping[str, LeafRates]) -> tuple[float | None, str]:
