@@ -44,7 +44,7 @@ def test_it_records_judges_and_ends(libraries: Path, tmp_path: Path) -> None:
     # The stand-in's GPUs are on no PCI bus of this machine, so what the policy requires is not known: 3.
     assert p.returncode == 3, err
     assert "of 2 GPUs busy" in out
-    history = parse(file.read_bytes(), "w")
+    history = parse([file.read_bytes()], "w")
     assert 2 <= len(history.samples) <= 6  # 0, 0.2, ... 1.0 s; a slow machine leaves some out
     assert [g.index for g in history.samples[-1].gpus] == [0, 1]
     assert "pcie_replays" in history.samples[-1].gpus[0].counters  # the last sample is a full one

@@ -11,8 +11,7 @@ from topocheck.host.base import Answer, Host
 from topocheck.model.base import Missing, Reason
 from topocheck.monitor.child import read
 from topocheck.monitor.plan import Plan, devices_of, plan_of
-from topocheck.overtime.history import sample_of
-from topocheck.overtime.types import Sample
+from topocheck.overtime.types import Sample, sample_of
 from topocheck.pipeline import read_node
 from topocheck.topology.build import build
 

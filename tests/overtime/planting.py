@@ -13,7 +13,7 @@ from tests.machines.builder import machine
 from topocheck.model.base import DENIED
 from topocheck.monitor.child import read
 from topocheck.monitor.plan import devices_of, plan_of
-from topocheck.overtime.history import History, sample_of
+from topocheck.overtime.history import History
 from topocheck.overtime.types import (
     FunctionReading,
     GpuReading,
@@ -22,6 +22,7 @@ from topocheck.overtime.types import (
     PortReading,
     Reading,
     Sample,
+    sample_of,
 )
 from topocheck.pipeline import read_node
 from topocheck.topology.build import build
@@ -46,7 +47,7 @@ def base(name: str = "hgx_h100_cx7") -> tuple[Header, tuple[Reading, ...]]:
     readings = read(host, "nvml", plan, full=True) + read(host, "sysfs", plan, full=True)
     header = Header(
         format="topocheck watch",
-        version=1,
+        version=2,
         topocheck_version="0",
         hostname="h",
         begun="2026-01-01T00:00:00Z",
@@ -75,7 +76,7 @@ def recording(seed: int, samples: int = 12, step_s: float = 5.0, plant: Plant | 
         shown = list(now)
         if plant is not None:
             plant(shown, n, samples)
-        out.append(sample_of(n * step_s + rng.random() * 0.01 * step_s, shown))
+        out.append(sample_of(round(n * step_s + rng.random() * 0.01 * step_s, 3), shown))
     return History(header=header, samples=tuple(out))
 
 

@@ -175,7 +175,7 @@ ROOMS = {
     "render/html": Room(
         "pages and drawings: templates of `render/templates` filled",
         "model picture render",
-        types="checks/fabric compare gpudirect nccl/predict pipeline tests_live/training topology",
+        types="checks/fabric compare gpudirect nccl/predict overtime pipeline tests_live/training topology",
     ),
     "render/formats": Room("formats of other programs", "model overtime render topology", types="checks pipeline"),
     "cli": Room("one thin file per command", ""),

@@ -19,8 +19,6 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 FULL_S = 10.0
 """Counters that cost much (AER, errors of NVLinks and ports) are read so often, and in the first and last sample."""
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 3600.0
-KEPT = 1 << 16
-"""Samples that are judged; of a longer run each second one is let go, again and again, as the counters only grow."""
 
 
 def seconds_of(text: str, option: str) -> float:
@@ -87,53 +85,52 @@ def sample(
     from topocheck.monitor.plan import plan_of
     from topocheck.monitor.sampler import Sampler
     from topocheck.overtime.history import History
+    from topocheck.overtime.record import Deltas
+    from topocheck.overtime.thinning import Kept
 
     interval = header.interval_s
     last = -1 if for_s is None else int(for_s / interval + 1e-9)
     plan = plan_of(report.topology, report.node, max(1, round(FULL_S / interval)), last, traffic=traffic)
-    samples: list[Sample] = []
+    kept: Kept[Sample] = Kept()
+    deltas = Deltas()
     if not plan.gpus and not plan.functions and not plan.ports:
         return History(header=header, samples=())
     sampler = Sampler(plan, interval)
     try:
         while not sampler.done:
-            samples.append(found := sampler.next())
+            found = sampler.next()
+            kept.add(found, changed=deltas.line(found)[1])
             each(found)
-            if len(samples) > KEPT:
-                del samples[1:-1:2]
     except KeyboardInterrupt:
         pass
     finally:
         sampler.close()
-    return History(header=header, samples=tuple(samples))
+    return History(header=header, samples=tuple(kept.items()))
 
 
 def load(path: Path) -> History:
-    """Return a recording.
+    """Return a recording; `-` is standard input.
 
     Raises:
         InputError: the file cannot be read, or is none.
     """
-    from topocheck.host.input import read_file
-    from topocheck.overtime.record import EXPECTED, LIMIT, parse
+    from topocheck.host.input import chunks_of
+    from topocheck.overtime.record import EXPECTED, parse
 
-    return parse(read_file(path, LIMIT, EXPECTED), str(path))
+    return parse(chunks_of(path, EXPECTED), str(path))
 
 
 def is_snapshot(path: Path) -> bool:
-    """Tell whether a file is compressed as snapshots are, and so no recording of `topocheck watch`.
+    """Tell whether a file is compressed as snapshots are, and no recording of `topocheck watch`.
 
     Raises:
         InputError: the file cannot be read.
     """
-    from topocheck.host.input import read_file
-    from topocheck.overtime.record import EXPECTED, LIMIT
+    from topocheck.host.input import chunks_of
+    from topocheck.overtime.record import EXPECTED, GZIP, is_recording
 
-    return read_file(path, LIMIT, EXPECTED).startswith(_GZIP)
-
-
-_GZIP = b"\x1f\x8b"
-"""RFC 1952, 2.3.1."""
+    start = next(iter(chunks_of(path, EXPECTED)), b"")
+    return start.startswith(GZIP) and not is_recording(start)
 
 
 def of_snapshot(report: Report) -> History:

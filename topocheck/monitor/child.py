@@ -15,8 +15,7 @@ import msgspec
 
 from topocheck.host.base import Host
 from topocheck.monitor.plan import Plan
-from topocheck.overtime.history import sample_of
-from topocheck.overtime.types import Reading, Sample
+from topocheck.overtime.types import Reading, Sample, sample_of
 
 Source = Literal["nvml", "sysfs"]
 

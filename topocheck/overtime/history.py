@@ -11,7 +11,7 @@ import msgspec
 from topocheck.model.base import Missing, known
 from topocheck.overtime.counters import width
 from topocheck.overtime.growth import Growth, growth
-from topocheck.overtime.types import Device, GpuReading, Header, Kind, PortReading, Reading, Sample
+from topocheck.overtime.types import Device, GpuReading, Header, Kind, PortReading, Reading, Sample, sample_of
 
 R = TypeVar("R", bound=Reading)
 _OTHER_BOOT_S = 120
@@ -125,18 +125,3 @@ def last_known(samples: Iterable[Sample]) -> Sample:
             counters = r.counters if before is None else {**before.counters, **r.counters}
             latest[type(r), r.subject] = msgspec.structs.replace(r, counters=counters)
     return sample_of(at, latest.values())
-
-
-def sample_of(at_s: float, readings: Iterable[Reading], silent: dict[str, str] | None = None) -> Sample:
-    """Return a sample of readings of any kind."""
-    from topocheck.overtime.types import FunctionReading, NvLinkReading
-
-    found = tuple(readings)
-    return Sample(
-        at_s=at_s,
-        gpus=tuple(r for r in found if isinstance(r, GpuReading)),
-        functions=tuple(r for r in found if isinstance(r, FunctionReading)),
-        nvlinks=tuple(r for r in found if isinstance(r, NvLinkReading)),
-        ports=tuple(r for r in found if isinstance(r, PortReading)),
-        silent=silent or {},
-    )

@@ -10,7 +10,7 @@ from topocheck.model.gpu import NvmlGpu
 from topocheck.model.net import RdmaDevice
 from topocheck.model.node import Node
 from topocheck.model.pci import PciDevice
-from topocheck.overtime.history import History, sample_of
+from topocheck.overtime.history import History
 from topocheck.overtime.types import (
     Device,
     FunctionReading,
@@ -19,6 +19,7 @@ from topocheck.overtime.types import (
     NvLinkReading,
     PortReading,
     Reading,
+    sample_of,
 )
 
 LINK_ERRORS = ("RxErr", "BadTLP", "BadDLLP", "Rollover", "Timeout")

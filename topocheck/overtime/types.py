@@ -7,6 +7,7 @@ and not answered says why. Counters only grow; those that could not be read are 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 import msgspec
 
@@ -150,10 +151,26 @@ class PortReading(Reading, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.device}/{self.port}"
 
 
+class GpuEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What NVML's event set gave: an Xid or another event of a GPU.
+
+    Attributes:
+        type: bit of nvmlEventType* (nvml.h).
+        data: the Xid of an Xid event; 0 for all others.
+        gpu_instance, compute_instance: of a MIG device; not known for the whole GPU.
+    """
+
+    address: str
+    type: int
+    data: int = 0
+    gpu_instance: int | Missing = NOT_RECORDED
+    compute_instance: int | Missing = NOT_RECORDED
+
+
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All readings of one moment, `at_s` seconds after the recording began.
 
-    `silent` has source (`nvml`, `sysfs`) -> why nothing came from it.
+    `silent` has source (`nvml`, `sysfs`) -> why nothing came from it. `events` came since the sample before.
     """
 
     at_s: float
@@ -162,6 +179,26 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nvlinks: tuple[NvLinkReading, ...] = ()
     ports: tuple[PortReading, ...] = ()
     silent: dict[str, str] = {}
+    events: tuple[GpuEvent, ...] = ()
+
+
+def sample_of(
+    at_s: float,
+    readings: Iterable[Reading],
+    silent: dict[str, str] | None = None,
+    events: tuple[GpuEvent, ...] = (),
+) -> Sample:
+    """Return a sample of readings of any kind."""
+    found = tuple(readings)
+    return Sample(
+        at_s=at_s,
+        gpus=tuple(r for r in found if isinstance(r, GpuReading)),
+        functions=tuple(r for r in found if isinstance(r, FunctionReading)),
+        nvlinks=tuple(r for r in found if isinstance(r, NvLinkReading)),
+        ports=tuple(r for r in found if isinstance(r, PortReading)),
+        silent=silent or {},
+        events=events,
+    )
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -95,7 +95,7 @@ def plot(chart: Chart, x_text: Callable[[float], str]) -> Plotted:
         high_y = max(high_y, low_y + 1)
         y_ticks = [(float(k), f"{2.0**k:g}") for k in range(low_y, high_y + 1, max(1, (high_y - low_y) // _MOST_TICKS))]
     else:
-        step = _nice(max(values, default=1.0) / 5)
+        step = nice(max(values, default=1.0) / 5)
         low_y, high_y = 0, max(1, math.ceil(max(values, default=1.0) / step))
         y_ticks = [(float(k), f"{k * step:g}") for k in range(high_y + 1)]
 
@@ -131,7 +131,7 @@ def plot(chart: Chart, x_text: Callable[[float], str]) -> Plotted:
     )
 
 
-def _nice(step: float) -> float:
+def nice(step: float) -> float:
     """Return the smallest of 1, 2, 2.5 and 5 times a power of ten that is no less than `step`."""
     if step <= 0:
         return 1.0

@@ -1,9 +1,9 @@
-"""Samples as they come: a table that renews itself on a terminal, a line for each in a pipe."""
+"""Samples as they come: the cells of a table, and a line for each in a pipe."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from topocheck.model.base import known
 from topocheck.overtime.history import History
@@ -18,6 +18,13 @@ class Rates:
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
+        self._processes: dict[str, str] = {}
+
+    def processes(self, g: GpuReading) -> str:
+        """Return how many processes a GPU had when it was last asked; not every sample asks."""
+        if known(g.pids):
+            self._processes[g.address] = str(len(g.pids))
+        return self._processes.get(g.address, "-")
 
     def gb_s(self, at_s: float, reading: Reading, names: Sequence[str], unit_bytes: int) -> float | None:
         """Return 10^9 bytes a second of some counters together; None where it is not known."""
@@ -33,13 +40,21 @@ class Rates:
         return total
 
 
-class Row(tuple[str, ...]):
-    """One device of one sample as cells: device, state, load, link, traffic, remarks."""
+class Row(NamedTuple):
+    """One device of one sample as cells. `load` is a port's state, `gb_s` its traffic, or a GPU's over NVLink."""
 
-    __slots__ = ()
+    device: str
+    clock: str = ""
+    temperature: str = ""
+    load: str = ""
+    link: str = ""
+    gb_s: str = ""
+    pcie_gb_s: str = ""
+    processes: str = ""
+    remarks: str = ""
 
 
-HEAD = ("device", "clock", "load", "link", "GB/s", "")
+HEAD = Row("device", "clock", "temp", "load", "link", "GB/s", "PCIe GB/s", "procs", "held back")
 
 
 def rows(sample: Sample, header: Header, rates: Rates) -> list[Row]:
@@ -53,8 +68,7 @@ def rows(sample: Sample, header: Header, rates: Rates) -> list[Row]:
 def _gpu(g: GpuReading, device: Device | None, link: tuple[Any, ...], at_s: float, rates: Rates) -> Row:
     label = device.label if device is not None else f"GPU{g.index}"
     if g.lost or g.suspended:
-        return Row((label, "lost" if g.lost else "suspended", "", "", "", ""))
-    gb_s = rates.gb_s(at_s, g, ("nvlink_tx_kib", "nvlink_rx_kib"), _KIB)
+        return Row(label, "lost" if g.lost else "suspended")
     reasons = [n for b, n in SLOWDOWNS.items() if known(g.clock_reasons) and g.clock_reasons & b]
     if link and known(link[0]) and known(link[1]):
         shown = f"{link[0]:g} GT/s x{link[1]}"
@@ -63,22 +77,29 @@ def _gpu(g: GpuReading, device: Device | None, link: tuple[Any, ...], at_s: floa
     else:
         shown = "-"
     return Row(
-        (
-            label,
-            f"{g.clock_sm_mhz} MHz" if known(g.clock_sm_mhz) else "-",
-            f"{g.utilization_percent} %" if known(g.utilization_percent) else "-",
-            shown,
-            "-" if gb_s is None else f"{gb_s:.1f}",
-            ", ".join(reasons),
-        )
+        device=label,
+        clock=f"{g.clock_sm_mhz} MHz" if known(g.clock_sm_mhz) else "-",
+        temperature=f"{g.temperature_c} °C" if known(g.temperature_c) else "-",
+        load=f"{g.utilization_percent} %" if known(g.utilization_percent) else "-",
+        link=shown,
+        gb_s=_rate(rates.gb_s(at_s, g, ("nvlink_tx_kib", "nvlink_rx_kib"), _KIB)),
+        pcie_gb_s=_rate(rates.gb_s(at_s, g, ("pcie_tx_bytes", "pcie_rx_bytes"), 1)),
+        processes=rates.processes(g),
+        remarks=", ".join(reasons),
     )
 
 
+def _rate(gb_s: float | None) -> str:
+    return "-" if gb_s is None else f"{gb_s:.1f}"
+
+
 def _port(p: PortReading, at_s: float, rates: Rates) -> Row:
-    gb_s = rates.gb_s(at_s, p, ("port_xmit_data", "port_rcv_data"), _BYTES_OF_DATA)
-    rate = f"{p.rate_gbit_s:g} Gb/s" if known(p.rate_gbit_s) and p.state == "ACTIVE" else "-"
-    state = "gone" if p.gone else p.state if known(p.state) else "-"
-    return Row((p.subject, "", state, rate, "-" if gb_s is None else f"{gb_s:.1f}", ""))
+    return Row(
+        device=p.subject,
+        load="gone" if p.gone else p.state if known(p.state) else "-",
+        link=f"{p.rate_gbit_s:g} Gb/s" if known(p.rate_gbit_s) and p.state == "ACTIVE" else "-",
+        gb_s=_rate(rates.gb_s(at_s, p, ("port_xmit_data", "port_rcv_data"), _BYTES_OF_DATA)),
+    )
 
 
 class Lines:
@@ -103,7 +124,7 @@ class Lines:
             words.append(f"{min(clocks)}-{max(clocks)} MHz")
         if sample.ports:
             words.append(f"{active} of {len(sample.ports)} ports ACTIVE")
-        moved = [float(c[4]) for c in cells if c[4] not in ("", "-")]
+        moved = [float(c.gb_s) for c in cells if c.gb_s not in ("", "-")]
         if moved:
             words.append(f"{sum(moved):.1f} GB/s")
         words += [f"{source}: {why}" for source, why in sample.silent.items()]
@@ -111,7 +132,7 @@ class Lines:
 
     def _changes(self, cells: list[Row]) -> str:
         """Return what changed of links, states and slowdowns; clocks, load and traffic always do."""
-        now = {c[0]: (c[3], c[5], c[2] if not c[1] else "") for c in cells}
+        now = {c.device: (c.link, c.remarks, c.load if not c.clock else "") for c in cells}
         changed = [
             f"{label}: {' '.join(filter(None, self._before[label])) or 'none'} -> {' '.join(filter(None, state))}"
             for label, state in now.items()
@@ -119,34 +140,6 @@ class Lines:
         ]
         self._before = now
         return "".join(f"; {text}" for text in changed)
-
-
-class LiveTable:
-    """The table on a terminal; what is shown last stays."""
-
-    def __init__(self, header: Header, *, colour: bool) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._header = header
-        self._rates = Rates()
-        self._live = Live(console=Console(no_color=not colour, highlight=False, markup=False), auto_refresh=False)
-        self._live.start()
-
-    def show(self, sample: Sample) -> None:
-        """Show a sample."""
-        from rich.table import Table
-        from rich.text import Text
-
-        title = f"{sample.at_s:.0f} s" + "".join(f"  {s}: {why}" for s, why in sample.silent.items())
-        table = Table(*HEAD, box=None, title=Text(one_line(title)), title_justify="left")
-        for row in rows(sample, self._header, self._rates):
-            table.add_row(*(Text(one_line(c), style="yellow" if i == 5 else "") for i, c in enumerate(row)))
-        self._live.update(table, refresh=True)
-
-    def close(self) -> None:
-        """Leave the terminal as it is."""
-        self._live.stop()
 
 
 def summary(history: History) -> str:

@@ -13,10 +13,9 @@ from tests.fuzz.case import Case
 @functools.cache
 def _sound() -> tuple[bytes, ...]:
     from tests.overtime.planting import recording
-    from topocheck.overtime.record import line
+    from topocheck.overtime.record import written
 
-    history = recording(1, samples=6)
-    return tuple(line(part) for part in (history.header, *history.samples))
+    return tuple(text + b"\n" for text in written(recording(1, samples=6)).splitlines())
 
 
 def make(rng: Random) -> Case:

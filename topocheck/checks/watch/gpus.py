@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from topocheck.checks.registry import Context, check, not_applicable
-from topocheck.checks.watch.run import READS, history_in
+from topocheck.checks.watch.run import READS, history_in, said
 from topocheck.model.base import Evidence, Finding, State, known
 from topocheck.overtime.types import SLOWDOWNS, ClockReason, GpuReading, Kind
 
@@ -65,9 +65,7 @@ def throttled(context: Context) -> Iterator[Finding]:
                 title=f"held back ({name}) in {seen} of {len(words)} samples"
                 + (f", {100 * of_time:.0f} % of the time" if of_time else ""),
                 consequence="clocks fall, and all ranks of a job wait for this GPU",
-                evidence=(
-                    Evidence(f"NVML DeviceGetCurrentClocksEventReasons {address}", " ".join(map(hex, words[-8:]))),
-                ),
+                evidence=(Evidence(f"NVML DeviceGetCurrentClocksEventReasons {address}", said(map(hex, words))),),
                 rule=f"below {100 * limit:g} % of the samples",
                 fix="check power supplies and power capping of the chassis"
                 if reason is ClockReason.HW_POWER_BRAKE

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from topocheck.checks.registry import Context, check, not_applicable
-from topocheck.checks.watch.run import READS, history_in
+from topocheck.checks.watch.run import READS, history_in, said
 from topocheck.knowledge.rates import generation_of
 from topocheck.model.base import Evidence, Finding, Missing, State, known
 from topocheck.overtime.history import History
@@ -115,15 +115,10 @@ def _slow(device: Device, what: str, seen: Sequence[float], expected: float, for
         + ("samples; before, it was at " if was_seen and not came_back else "samples; both ends support ")
         + form.format(expected),
         consequence="copies over this link are slowed in proportion",
-        evidence=(Evidence(f"/sys/bus/pci/devices/{device.address}/current_link_{what}", _last(seen)),),
+        evidence=(Evidence(f"/sys/bus/pci/devices/{device.address}/current_link_{what}", said(seen)),),
         rule=f"{form.format(expected)}{load}",
         fix="reseat the card, riser or cable; see the link's AER counters",
     )
-
-
-def _last(values: Iterable[object]) -> str:
-    """Return the last of some values, as evidence."""
-    return " ".join(map(str, list(values)[-8:]))
 
 
 @check("watch.nvlink-down", severity=State.FAIL, reads=READS)
@@ -155,9 +150,7 @@ def nvlink_down(context: Context) -> Iterator[Finding]:
                 subject=subject,
                 title="the link went down" + ("" if down else " and came back"),
                 consequence="GPU-to-GPU bandwidth falls, and running jobs may end",
-                evidence=(
-                    Evidence(f"NVML DeviceGetNvLinkState {subject}", " ".join(str(int(s)) for s in states[-8:])),
-                ),
+                evidence=(Evidence(f"NVML DeviceGetNvLinkState {subject}", said(map(int, states))),),
                 rule="a link that is up stays up",
                 fix="see dmesg for Xid 74; reset the GPU",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
-from topocheck.checks.watch.run import MAX_BER, READS, beyond_chance, evidence, growths, history_in, worst_minute
+from topocheck.checks.watch.run import MAX_BER, READS, beyond_chance, evidence, growths, history_in, said, worst_minute
 from topocheck.model.base import Evidence, Finding, State, known
 from topocheck.overtime.growth import Growth
 from topocheck.overtime.history import History
@@ -57,7 +57,7 @@ def port_flap(context: Context) -> Iterator[Finding]:
             continue
         down = left and states[-1] != "ACTIVE"
         quoted = tuple(e for n, g in grown.items() for e in evidence(_path(subject, n), g))
-        shown = (Evidence(f"/sys/class/infiniband/{subject.replace('/', '/ports/')}/state", " ".join(states[-8:])),)
+        shown = (Evidence(f"/sys/class/infiniband/{subject.replace('/', '/ports/')}/state", said(states)),)
         yield Finding(
             state=State.FAIL if down else State.WARN,
             subject=subject,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from math import sqrt
 
 from topocheck.checks import watch_checks
@@ -73,6 +74,11 @@ def worst_minute(growth: Growth) -> float:
 def beyond_chance(count: int, expected: float) -> bool:
     """Tell whether there are more errors than a link within its limit has by chance: three standard deviations."""
     return count > expected + 3 * sqrt(expected) + 3
+
+
+def said(values: Iterable[object]) -> str:
+    """Return values in their order, each once until another comes; the last eight of them. For evidence."""
+    return " ".join([str(v) for v, _ in groupby(values)][-8:])
 
 
 def grew(growth: Growth) -> str:

@@ -43,7 +43,7 @@ def bw_html(report: BandwidthReport, *, verbose: bool = False) -> str:
         "results.html",
         title="Bandwidth" + (f", {facts['host']}" if "host" in facts else ""),
         about=f"{plural(len(rows), 'row')} in {report.run.wall_s:.0f} s",
-        chips=_chips(report.findings),
+        chips=chips(report.findings),
         findings=cards([f for f in report.findings if f.state is not State.NOTE]),
         notes=cards([f for f in report.findings if f.state is State.NOTE]),
         matrices=matrices,
@@ -52,7 +52,8 @@ def bw_html(report: BandwidthReport, *, verbose: bool = False) -> str:
     )
 
 
-def _chips(findings: Iterable[Finding]) -> list[tuple[str, str]]:
+def chips(findings: Iterable[Finding]) -> list[tuple[str, str]]:
+    """Return (state, text) of how many findings there are of each state."""
     counts = Counter(f.state for f in findings)
     order = (State.FAIL, State.UNKNOWN, State.WARN, State.NOTE)
     return [(s.value, f"{counts[s]} {STATE_MARKS[s].lower()}") for s in order if counts[s]]
