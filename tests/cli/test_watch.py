@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.stubs.build import build_library
 from tests.support.waiting import PATIENCE_S, until
-from topocheck.overtime.record import parse
+from topocheck.overtime.record import parse, written
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +22,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_library("nvml_stub.c", tmp_path_factory.mktemp("nvml"), "libnvidia-ml.so.1")
+
+
+def full_samples(file: Path) -> int:
+    data = file.read_bytes()
+    if b"\n" not in data:
+        return 0
+    return sum("pcie_replays" in s.gpus[0].counters for s in parse([data], "w").samples if s.gpus)
 
 
 def start(libraries: Path | None, *args: str, command: str = "watch") -> subprocess.Popen[str]:
@@ -55,13 +63,32 @@ def test_a_signal_ends_it_and_it_judges(libraries: Path, tmp_path: Path, number:
     file = tmp_path / "w.jsonl"
     p = start(libraries, "--interval", "0.2", "--record", str(file), "--quiet", "--format", "json")
     # A growth needs two samples that hold the counter; a busy machine writes others in between.
-    until(lambda: file.exists() and file.read_bytes().count(b'"pcie_replays"') >= 4)
+    until(lambda: file.exists() and full_samples(file) >= 2)
     p.send_signal(number)
     out, err = p.communicate(timeout=PATIENCE_S)
     assert p.returncode == 3, err
     checks = {c["id"]: c["state"] for c in json.loads(out)["checks"]}
     assert checks["watch.pcie-replays"] == "ok"
     assert checks["watch.not-sampled"] == "ok"
+
+
+@pytest.mark.parametrize("name", ["w.jsonl", "w.jsonl.gz"])
+def test_a_recording_is_judged_and_drawn_later(libraries: Path, tmp_path: Path, name: str) -> None:
+    file, page = tmp_path / name, tmp_path / "w.html"
+    start(libraries, "--interval", "0.2", "--for", "0.4s", "-q", "--record", str(file)).communicate(timeout=PATIENCE_S)
+    assert file.read_bytes().startswith(b"\x1f\x8b") == name.endswith(".gz")
+    p = start(libraries, "--from", str(file))
+    out, err = p.communicate(timeout=PATIENCE_S)
+    # A recording is judged by what is in it: no probe is required, so nothing is undetermined.
+    assert (p.returncode, err) == (0, "")
+    assert "nothing found by" in out
+    p = start(libraries, "--from", str(file), "--format", "html", "-o", str(page))
+    p.communicate(timeout=PATIENCE_S)
+    assert p.returncode == 0
+    assert "SM clock, MHz" in page.read_text()
+    p = start(libraries, "--from", str(file), "--for", "5s")
+    _, err = p.communicate(timeout=PATIENCE_S)
+    assert (p.returncode, "need this machine" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +121,9 @@ def test_check_compares_with_a_recording(libraries: Path, tmp_path: Path) -> Non
     file = tmp_path / "w.jsonl"
     start(libraries, "--interval", "0.2", "--for", "0.4s", "-q", "--record", str(file)).communicate(timeout=PATIENCE_S)
     # The stand-in's counters are 0 now; in the recording they stood at 70.
-    file.write_text(file.read_text().replace('"pcie_replays":0', '"pcie_replays":70'))
+    recorded = parse([file.read_bytes()], "w")
+    more = [replace(s, gpus=tuple(replace(g, counters={"pcie_replays": 70}) for g in s.gpus)) for s in recorded.samples]
+    file.write_bytes(written(replace(recorded, samples=tuple(more))))
     args = ("--since", str(file), "--only", "watch", "--format", "json")
     out, err = start(libraries, *args, command="check").communicate(timeout=PATIENCE_S)
     found = json.loads(out)
