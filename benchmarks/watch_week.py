@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -68,14 +69,15 @@ class Week:
 
     def _gpu(self, r: GpuReading, *, full: bool) -> GpuReading:
         rng, busy, a = self._rng, self._busy, r.address
-        counters = {
-            "nvlink_tx_kib": self._add(a, "t", rng.uniform(1e8, 3e8) if busy else 0),
-            "nvlink_rx_kib": self._add(a, "r", rng.uniform(1e8, 3e8) if busy else 0),
-            "pcie_tx_bytes": self._add(a, "pt", rng.uniform(1e8, 5e10) if busy else rng.uniform(0, 1e5)),
-            "pcie_rx_bytes": self._add(a, "pr", rng.uniform(1e8, 5e10) if busy else rng.uniform(0, 1e5)),
-        }
-        if full:
-            counters |= {k: v for k, v in r.counters.items() if k not in counters}
+        sent, received = rng.uniform(1e8, 3e8) if busy else 0, rng.uniform(1e8, 3e8) if busy else 0
+        moved = (self._add(a, "t", sent), self._add(a, "r", received))
+        counters: dict[str, int] = {}
+        more: dict[str, Any] = {}
+        if full:  # as the sampler reads it where no terminal shows it
+            counters = dict(r.counters)
+            counters |= {"nvlink_tx_kib": moved[0], "nvlink_rx_kib": moved[1]}
+            more = {n: int(rng.uniform(1e5, 5e7)) if busy else 0 for n in ("pcie_tx_kb_s", "pcie_rx_kb_s")}
+            more["pids"] = (4242,) if busy else ()
             counters["pcie_replays"] = self._add(a, "replays", rng.random() < 1e-4)
             counters["sw_power_cap_ns"] = self._add(a, "cap", rng.uniform(0, 1e9) if busy else 0)
         return GpuReading(
@@ -89,7 +91,7 @@ class Week:
             temperature_c=rng.randrange(62, 68) if busy else rng.randrange(30, 32),
             pcie_gen=5 if busy else 1,
             pcie_width_lanes=16,
-            **({"pids": (4242,) if busy else ()} if full else {}),
+            **more,
         )
 
     def _function(self, r: FunctionReading, *, full: bool) -> FunctionReading:

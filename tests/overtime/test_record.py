@@ -27,8 +27,6 @@ HEADER = written(msgspec.structs.replace(planting.recording(1), samples=())).dec
 def rounded(history: History) -> History:
     """Return a recording with traffic rounded down to 16 MiB."""
     units = {
-        "pcie_tx_bytes": 16 * MIB,
-        "pcie_rx_bytes": 16 * MIB,
         "nvlink_tx_kib": 16 * MIB // 1024,
         "nvlink_rx_kib": 16 * MIB // 1024,
         "port_xmit_data": 16 * MIB // 4,

@@ -38,8 +38,6 @@ _RESTLESS = frozenset(
     (
         "nvlink_tx_kib",
         "nvlink_rx_kib",
-        "pcie_tx_bytes",
-        "pcie_rx_bytes",
         "pcie_recoveries",
         "sw_power_cap_ns",
         "port_xmit_data",
@@ -56,8 +54,6 @@ _SLOW = int(sum(SLOWDOWNS))
 _UNITS = {
     "nvlink_tx_kib": 1 << 14,
     "nvlink_rx_kib": 1 << 14,
-    "pcie_tx_bytes": 1 << 24,
-    "pcie_rx_bytes": 1 << 24,
     "port_xmit_data": 1 << 22,
     "port_rcv_data": 1 << 22,
 }

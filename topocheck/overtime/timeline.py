@@ -77,7 +77,7 @@ def panels(history: History) -> tuple[Panel, ...]:
         gauges("GPU load", "%", "utilization_percent"),
         gauges("GPU temperature", "°C", "temperature_c"),
         rates("NVLink traffic", Kind.GPU, 1024, "nvlink_tx_kib", "nvlink_rx_kib"),
-        rates("PCIe traffic of GPUs", Kind.GPU, 1, "pcie_tx_bytes", "pcie_rx_bytes"),
+        Panel(title="PCIe traffic of GPUs", unit="GB/s", tracks=tuple(_pcie(history, marks))),
         rates("Traffic of RDMA ports", Kind.PORT, 4, "port_xmit_data", "port_rcv_data"),
     ]
     return tuple(p for p in found if p.tracks)
@@ -101,6 +101,17 @@ def _rates(history: History, marks: Marks, kind: Kind, unit_bytes: int, names: t
                 totals[to_s] += by * unit_bytes / (to_s - from_s) / 1e9 if to_s > from_s else 0.0
         if totals:
             yield _track(history, marks, subject, sorted(totals.items()))
+
+
+def _pcie(history: History, marks: Marks) -> Iterator[Track]:
+    for address, series in history.gpus().items():
+        points = [
+            (at, (r.pcie_tx_kb_s + r.pcie_rx_kb_s) / 1e6)
+            for at, r in series
+            if known(r.pcie_tx_kb_s) and known(r.pcie_rx_kb_s)
+        ]
+        if points:
+            yield _track(history, marks, address, points)
 
 
 def _track(history: History, marks: Marks, subject: str, points: list[tuple[float, float]]) -> Track:

@@ -19,6 +19,13 @@ class Rates:
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
         self._processes: dict[str, str] = {}
+        self._pcie: dict[str, str] = {}
+
+    def pcie(self, g: GpuReading) -> str:
+        """Return both directions over PCIe when the GPU was last asked; not every sample asks."""
+        if known(g.pcie_tx_kb_s) and known(g.pcie_rx_kb_s):
+            self._pcie[g.address] = f"{(g.pcie_tx_kb_s + g.pcie_rx_kb_s) / 1e6:.1f}"
+        return self._pcie.get(g.address, "-")
 
     def processes(self, g: GpuReading) -> str:
         """Return how many processes a GPU had when it was last asked; not every sample asks."""
@@ -83,7 +90,7 @@ def _gpu(g: GpuReading, device: Device | None, link: tuple[Any, ...], at_s: floa
         load=f"{g.utilization_percent} %" if known(g.utilization_percent) else "-",
         link=shown,
         gb_s=_rate(rates.gb_s(at_s, g, ("nvlink_tx_kib", "nvlink_rx_kib"), _KIB)),
-        pcie_gb_s=_rate(rates.gb_s(at_s, g, ("pcie_tx_bytes", "pcie_rx_bytes"), 1)),
+        pcie_gb_s=rates.pcie(g),
         processes=rates.processes(g),
         remarks=", ".join(reasons),
     )
