@@ -17,9 +17,11 @@ do not agree, or the cost of a node of eight GPUs is above 1 % of a core. Less t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
+import pty
 import re
 import statistics
 import subprocess
@@ -125,6 +127,27 @@ def load(kind: str, seconds: float, addresses: list[str]) -> dict[str, Any]:
 
 
 # What else looks at the GPUs.
+
+
+class Screen(threading.Thread):
+    """The other end of a pseudo-terminal; keeps what was written to it last."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(daemon=True)
+        self._fd = fd
+        self._text = b""
+
+    def run(self) -> None:
+        """Read until the program is gone."""
+        with contextlib.suppress(OSError):
+            while data := os.read(self._fd, 1 << 16):
+                self._text = (self._text + data)[-20_000:]
+
+    def text(self) -> str:
+        """Return the last lines."""
+        self.join(5)
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._text.decode("utf-8", "replace"))
+        return "\n".join(plain.splitlines()[-12:])
 
 
 class Peers(threading.Thread):
@@ -322,7 +345,7 @@ def recorded(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
     from topocheck.overtime.record import parse
 
-    history = parse(path.read_bytes(), str(path))
+    history = parse([path.read_bytes()], str(path))
     header = msgspec.to_builtins(history.header)
     samples = [msgspec.to_builtins(s) for s in history.samples]
     for s in samples:
@@ -346,14 +369,17 @@ def main() -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "watch.jsonl"
-        command = [*PYTHON, "-m", "topocheck", "watch", "--interval", "0.5", "-q", "--record", str(file)]
-        watch = subprocess.Popen(
-            command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        command = [*PYTHON, "-m", "topocheck", "watch", "--interval", "0.5", "--record", str(file)]
+        # NVLink's counters are read in each sample only where a terminal shows them.
+        screen, other = pty.openpty()
+        watch = subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL, stdout=other, stderr=other)
+        os.close(other)
+        shown = Screen(screen)
+        shown.start()
         while watch.poll() is None and (not file.exists() or file.read_bytes().count(b"\n") < 4):
             time.sleep(0.1)
         if watch.poll() is not None:
-            print(watch.communicate()[0])
+            print(shown.text())
             return 2
         addresses = [d["address"] for d in json.loads(file.read_bytes().split(b"\n")[0])["devices"] if d["is_gpu"]]
         peers = Peers()
@@ -365,22 +391,20 @@ def main() -> int:
             time.sleep(2.5)
         peers.over.set()
         watch.terminate()
-        said = watch.communicate(timeout=30)[0]
+        watch.wait(timeout=30)
+        said = shown.text()
         header, samples = recorded(file)
         size = file.stat().st_size
     rows = []
     if "p2p" in loads:
         rows.append(compared(samples, loads["p2p"], addresses[0], "nvlink_tx_kib", 1024))
         rows.append(compared(samples, loads["p2p"], addresses[-1], "nvlink_rx_kib", 1024))
-    nvlink = list(rows)
-    rows.append(compared(samples, loads["h2d"], addresses[0], "pcie_rx_bytes", 1))
-    rows.append(compared(samples, loads["d2h"], addresses[0], "pcie_tx_bytes", 1))
     agreed = clocks_agree(samples, peers)
     counts = sorted({0, 1, len(addresses)})
     # A period of ten samples has one full sample. Side by side: they use one CPU each, for milliseconds.
     with ThreadPoolExecutor(len(counts)) as pool:
         costs = dict(zip(counts, pool.map(lambda n: cost(n, 10.0), counts), strict=True))
-    bad = report(header, samples, loads, rows, nvlink, agreed, costs, peers, said, size)
+    bad = report(header, samples, loads, rows, agreed, costs, peers, said, size)
     print(f"{time.monotonic() - started:.0f} s in all")
     if args.out is not None:
         args.out.write_text(
@@ -394,7 +418,6 @@ def report(
     samples: list[dict[str, Any]],
     loads: dict[str, dict[str, Any]],
     rows: list[dict[str, Any]],
-    nvlink: list[dict[str, Any]],
     agreed: list[dict[str, Any]],
     costs: dict[int, float | None],
     peers: Peers,
@@ -420,7 +443,7 @@ def report(
             f"{r['counted_bytes'] / 1e9:8.1f} GB  {r['percent']:+.2f} %;  {r['copied_gb_s']} GB/s on the device's "
             f"clock, {r['overall_gb_s']} over all, {r['watch_gb_s']} by watch"
         )
-    for r in nvlink:
+    for r in rows:
         bad |= abs(r.get("percent", 100.0)) > 5
     for kind, direction in (("h2d", "rx"), ("d2h", "tx")):
         x = loads[kind]
