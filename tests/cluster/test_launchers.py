@@ -206,6 +206,31 @@ def test_a_rank_that_never_comes_is_named_and_the_rest_reported():
     assert dict(report["differing_settings"]) == {"NCCL_ALGO": ["Tree: rank 0", "Ring: rank 1"]}
 
 
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        (("placement",), 1, "did not come within 5 s"),
+        (("report", "--cluster"), 0, "did not come within 5 s"),
+        (("bw", "--quick"), 3, "did not come within 5 s"),
+        (("network", "bw", "--transport", "tcp"), 1, "sent nothing within 5 s"),
+        (("scale", "--quick"), 3, "did not come within 5 s"),
+        (("lab", "collectives", "--quick"), 3, "did not come within 5 s"),
+        (("lab", "record"), 3, "did not come within 5 s"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
+)
+def test_a_thousand_ranks_that_do_not_come_are_named_in_one_place(command, code, says):
+    # Codes: 1 a check failed, 3 not measured, 0 for a printed report (design of `report`).
+    port = str(free_ports(1)[0])
+    seen = environment(RANK="0", WORLD_SIZE="1001", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    done = run(topocheck(*command, "--deadline", "5"), seen)
+    text = " ".join((done.stdout + done.stderr).split())
+    assert says in text
+    assert text.count("ranks 1-1000") >= 1
+    assert "rank 500" not in text, "folded"
+    assert done.returncode == code, text
+
+
 def test_without_a_launcher_the_error_says_how_to_start():
     from topocheck.cli.cluster import cluster_report
     from topocheck.cli.network import node_pairs

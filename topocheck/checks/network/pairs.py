@@ -270,11 +270,11 @@ def unresponsive_node(context: Context) -> Iterator[Finding]:
         yield Finding(
             state=State.FAIL,
             subject=who,
-            title=f"{who} {what}",
+            title=f"{who}: {what}",
             consequence="a job that includes it hangs or fails",
             evidence=(Evidence("topocheck network bw, answers to rank 0", what),),
             rule="every rank answers rank 0 within the deadline of each round",
-            fix=f"check whether {who} is up and reachable from rank 0's node: ping, its console, the kernel's log",
+            fix=f"check that {who} started and can be reached from rank 0's node: ping, its console, the kernel's log",
         )
 
 

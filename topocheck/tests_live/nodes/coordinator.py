@@ -174,8 +174,9 @@ class _Coordinator:
                     self._meet(rank, read(text, NodeHello, self.meeting.name(rank)))
             except InvalidWordError as e:
                 self.unresponsive[f"rank {rank}"] = str(e)
-        for rank, why in got.missing.items():
-            self.unresponsive[f"rank {rank}"] = why
+        self.unresponsive |= {self.meeting.name(rank): why for rank, why in got.refused.items()}
+        if got.late:
+            self.unresponsive[self.meeting.names(got.late)] = f"sent nothing within {self.options.join_s:.0f} s"
         self.tell(f"{len(self.nodes)} node{'' if len(self.nodes) == 1 else 's'}: {', '.join(self.nodes)}")
 
     def _meet(self, rank: int, hello: NodeHello) -> None:

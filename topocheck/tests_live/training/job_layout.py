@@ -29,6 +29,8 @@ class _Told(msgspec.Struct, frozen=True):
 
     job: JobLayout | None = None
     error: str = ""
+    lost: bool = False
+    """A rank did not come, rather than that one must not take part."""
 
 
 def local_job(gpus: tuple[str, ...], ranks: int = 0) -> JobLayout:
@@ -42,7 +44,8 @@ def common_job(meeting: Rendezvous, gpus: tuple[str, ...], deadline_s: float = 6
     GPUs take part where every node has one for each of its ranks.
 
     Raises:
-        LaunchError: a rank did not come, or sent something invalid; names it.
+        RankLostError: a rank did not come; names it.
+        LaunchError: a rank must not take part, or sent something invalid; names it.
     """
     mine = msgspec.msgpack.encode(_Word(meeting.node, cpus_here(), len(gpus)))
     got = gather(meeting.scoped("job"), mine, deadline_s)
@@ -56,7 +59,7 @@ def common_job(meeting: Rendezvous, gpus: tuple[str, ...], deadline_s: float = 6
     except InvalidWordError as e:
         raise LaunchError(str(e)) from None
     if told.job is None:
-        raise LaunchError(plain(told.error, 1000))
+        raise (RankLostError if told.lost else LaunchError)(plain(told.error, 1000))
     return msgspec.structs.replace(told.job, gpus=gpus if told.job.gpus else ())
 
 
@@ -69,10 +72,8 @@ def _agreed(got: Gathered, meeting: Rendezvous, deadline_s: float) -> _Told:
         except InvalidWordError as e:
             return _Told(error=str(e))
     if got.missing:
-        why = next(
-            iter(got.refused.values()), f"{meeting.names(sorted(got.missing))} did not come within {deadline_s:.0f} s"
-        )
-        return _Told(error=why)
+        late = f"{meeting.names(sorted(got.missing))} (of {meeting.world.size}) did not come within {deadline_s:.0f} s"
+        return _Told(error=next(iter(got.refused.values()), late), lost=not got.refused)
     job = job_of(words, meeting.world.launcher)
     return _Told(msgspec.structs.replace(job, ranks_authenticated_by=meeting.authenticated_by))
 
