@@ -15,7 +15,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.checks import support
 from tests.checks.support import healthy
+from tests.support.losses import Case
+from tests.support.snapshots import record
 from topocheck import checks
 from topocheck.checks import (
     all_checks,
@@ -219,3 +222,12 @@ def test_checks_are_found_wherever_the_package_is_loaded_from(tmp_path: Path, fo
     )
     assert done.stdout.startswith(str(where)), done.stderr
     assert int(done.stdout.split()[-1]) == len(all_checks())
+
+
+def test_the_tests_judge_a_check_in_preview_like_any_other(planted: Path) -> None:
+    """One that warns on a healthy machine, or on a lost answer, fails `test_healthy` or `test_lost_evidence`."""
+    (planted / "thing.py").write_text(PLANTED.format(name="new", preview=True))
+    machine = "laptop"
+    assert support.states("zz.new", support.healthy(machine)) == {"node": State.WARN}
+    assert support.states("zz.new", support.variant(machine, system={"root": False})) == {"node": State.WARN}
+    assert "zz.new" in {f.id for f in Case(machine, record(machine)).base.findings}

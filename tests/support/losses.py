@@ -163,9 +163,8 @@ class Case:
         topology = base.topology if same else build(node)
         gpudirect = base.gpudirect if same and node.system == base.node.system else judge_gpudirect(node, topology)
         nccl = NcclView(version=installed_version(node))
-        context = registry.Context(
-            node=node, topology=topology, gpudirect=gpudirect, nccl=nccl, policy=self.policy or Policy()
-        )
+        policy = msgspec.structs.replace(self.policy or Policy(), preview=True)
+        context = registry.Context(node=node, topology=topology, gpudirect=gpudirect, nccl=nccl, policy=policy)
         results, findings = run_checks(context)
         return Report(node=node, topology=topology, gpudirect=gpudirect, nccl=nccl, results=results, findings=findings)
 
