@@ -69,9 +69,7 @@ def test_every_table_loads_and_every_row_has_a_source(name: str) -> None:
     table = TABLES[name]
     assert table.rows()
     assert all(r.source.strip() for r in table.rows())
-    for row in table.rows():
-        for column in ("pattern", "name_pattern"):
-            re.compile(getattr(row, column, None) or "")
+    table.parse(tables.read(name))  # the patterns too, which are else looked at when they are used
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -89,6 +87,28 @@ def test_a_mistyped_cell_names_its_place(name: str, typo: str) -> None:
         place = f"{name}.tsv, line {line}, column {column}: {typo!r} is not allowed: expected "
         assert str(e.value).startswith(place), str(e.value)
         assert len(str(e.value)) > len(place)
+
+
+PATTERNS = [("products", "name_pattern"), ("nvlink_bridges", "name_pattern"), ("nccl_causes", "pattern")]
+
+
+@pytest.mark.parametrize(("name", "column"), PATTERNS)
+@pytest.mark.parametrize("broken", [r"\bH100(", "[a-", "*", "(?P<a>x)(?P<a>y)"])
+def test_a_broken_pattern_names_its_place(name: str, column: str, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    comments, header, rows = cells_of(name)
+    at, wrong = header.index(column), next(i for i, row in enumerate(rows) if row[header.index(column)])
+    rows[wrong] = [*rows[wrong][:at], broken, *rows[wrong][at + 1 :]]
+    text = text_of(comments, header, rows)
+    place = f"{name}.tsv, line {len(comments) + 2 + wrong}, column {column}: {broken!r} is not allowed: expected "
+    table = TABLES[name]
+    with pytest.raises(TableError) as e:
+        table.parse(text)
+    assert str(e.value).removeprefix(place).startswith("a regular expression of Python")
+    if table.late:  # those of which a run needs few are looked at when they are used
+        monkeypatch.setattr(tables, "read", lambda _: text)
+        with pytest.raises(TableError, match=re.escape(place)):
+            tables.Table(name, table.row, table.key, table.late).first_found(column, "NVIDIA no such thing")
+        TABLES[name] = table
 
 
 def _takes_any_text(table: tables.Table, column: str) -> bool:

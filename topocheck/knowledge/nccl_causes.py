@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from topocheck.knowledge.tables import BY_COMMAS, Source, Table
+from topocheck.knowledge.tables import BY_COMMAS, Pattern, Source, Table
 
 ResultCode = Literal[
     "unhandled cuda error",
@@ -55,7 +55,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     code: FailureCode
-    pattern: str | None = None
+    pattern: Pattern | None = None
     reads: Literal["nccl", "program"] | None = None
     kind: Literal["failure", "general", "hint", "consequence"] | None = None
     explains: Annotated[tuple[str, ...], BY_COMMAS] = ()

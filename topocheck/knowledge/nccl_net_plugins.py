@@ -1,5 +1,7 @@
 """Network devices that NCCL reaches only through an external plugin (data/nccl_net_plugins.tsv)."""
 
+import functools
+
 import msgspec
 
 from topocheck.knowledge.tables import Source, Table
@@ -19,6 +21,7 @@ class NetPlugin(msgspec.Struct, frozen=True, kw_only=True):
 _PLUGINS = Table("nccl_net_plugins", NetPlugin, key=("driver",))
 
 
+@functools.cache
 def plugin_for(driver: str) -> NetPlugin | None:
     """Return the plugin that a driver's devices need; None where NCCL's own transports reach them."""
     return next(iter(_PLUGINS.starting(driver)), None)

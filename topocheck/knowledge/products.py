@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from topocheck.knowledge.tables import Hex4, HexList, HexMask, Kernel, Source, Table, YesNo
+from topocheck.knowledge.tables import Hex4, HexList, HexMask, Kernel, Pattern, Source, Table, YesNo
 
 FormFactor = Literal["SXM", "PCIe", "OAM", "superchip"]
 SwitchKind = Literal["emulated", "two_level", "two_level_outer", "two_level_inner"]
@@ -17,7 +17,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of GPU board.
 
     Attributes:
-        name_pattern: regular expression that NVML's name fits.
+        name_pattern: what is found in NVML's name.
         device_ids: PCI device ids that serve where there is no name.
         nvlink_links: NVLinks on the board; None where it depends on a bridge or is not known.
         p2p_pcie: whether the stock driver offers peer access over PCIe; None where it depends on the host.
@@ -26,7 +26,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    name_pattern: str
+    name_pattern: Pattern
     device_ids: HexList = frozenset()
     form_factor: FormFactor
     nvlink_version: Annotated[int, Meta(ge=1, le=6)] | None = None
@@ -45,7 +45,7 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
         return self.fabric is True and not self.multi_node_fabric and (self.nvlink_version or 0) >= 5
 
 
-_PRODUCTS = Table("products", Product, key=("name",))
+_PRODUCTS = Table("products", Product, key=("name",), late=("name_pattern",))
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def find_product(name: str | None, device_id: int | None = None) -> Product | No
     and a name no pattern fits is not matched to the nearest one.
     """
     if name:
-        return next((p for p in _PRODUCTS.rows() if re.search(p.name_pattern, name)), None)
+        return _PRODUCTS.first_found("name_pattern", name)
     return next((p for p in _PRODUCTS.rows() if device_id in p.device_ids), None)
 
 
@@ -199,7 +199,7 @@ class DmabufDriver(msgspec.Struct, frozen=True):
 class Bridge(msgspec.Struct, frozen=True):
     """The NVLink bridges that a card takes: links of one bridge, and how many bridges it takes."""
 
-    name_pattern: str
+    name_pattern: Pattern
     links_per_bridge: Annotated[int, Meta(ge=1, le=18)]
     bridges: Annotated[int, Meta(ge=1, le=4)]
     source: Source
@@ -220,14 +220,14 @@ class NicPort(msgspec.Struct, frozen=True):
     source: Source
 
 
-_BRIDGES = Table("nvlink_bridges", Bridge, key=("name_pattern",))
+_BRIDGES = Table("nvlink_bridges", Bridge, key=("name_pattern",), late=("name_pattern",))
 _NIC_PORTS = Table("nic_ports", NicPort, key=("vendor", "device"))
 
 
 @functools.cache
 def find_bridge(name: str) -> Bridge | None:
     """Return the bridges that a card of this name (NVML's) takes, or None."""
-    return next((b for b in _BRIDGES.rows() if re.search(b.name_pattern, name)), None)
+    return _BRIDGES.first_found("name_pattern", name)
 
 
 @functools.cache

@@ -8,6 +8,7 @@ Modules with rows do not postpone their annotations: to evaluate them again from
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -100,6 +101,14 @@ def _sys_files(text: str) -> tuple[str, ...]:
     return files
 
 
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error:
+        raise ValueError(text) from None
+    return text
+
+
 def _pcie_speed(text: str) -> str:
     number, unit, rest = text.partition(" GT/s")
     if not digits(number.replace(".", "", 1)) or not unit or rest not in ("", " PCIe"):
@@ -126,6 +135,7 @@ SettingName = Annotated[str, _form(_name, "a name of a setting (NCCL_ and capita
 SettingGlob = Annotated[str, _form(_glob, "a name of a setting (NCCL_ and capitals), * for any letters")]
 Kernel = Annotated[tuple[int, int], _form(lambda text: release(text)[:2], "a kernel version such as 6.12")]
 SysFiles = Annotated[tuple[str, ...], _form(_sys_files, "files of /sys separated by one space")]
+Pattern = Annotated[str, _form(_pattern, "a regular expression of Python")]
 PcieSpeed = Annotated[str, _form(_pcie_speed, "a speed such as 8 GT/s or 8.0 GT/s PCIe")]
 BY_COMMAS = _form(_listed(","), "words separated by commas")
 BY_SPACES = _form(_listed(" "), "words separated by one space")
@@ -138,12 +148,14 @@ class Table(Generic[T]):
         name: of the file, without `.tsv`.
         row: the struct of a row, whose fields are the columns.
         key: the fields that no two rows share.
+        late: fields whose form is looked at when they are used (`first_found`): to compile all patterns takes longer
+            than to read the table, and a run needs few of them.
     """
 
-    def __init__(self, name: str, row: type[T], key: tuple[str, ...]) -> None:
-        self.name, self.row, self.key = name, row, key
+    def __init__(self, name: str, row: type[T], key: tuple[str, ...], late: tuple[str, ...] = ()) -> None:
+        self.name, self.row, self.key, self.late = name, row, key, late
         self._forms: dict[str, Form] | None = None
-        self._lines: tuple[list[str], list[tuple[int, str]]] | None = None
+        self._starting: tuple[list[str], dict[str, list[tuple[int, str]]]] | None = None
         self._rows: tuple[T, ...] | None = None
         TABLES[name] = self
 
@@ -154,8 +166,20 @@ class Table(Generic[T]):
             TableError: the file holds a bad cell.
         """
         if self._rows is None:
-            self._rows = self.parse(read(self.name))
+            self._rows = self._parse(read(self.name), self.late)
         return self._rows
+
+    def first_found(self, column: str, text: str) -> T | None:
+        """Return the first row whose pattern in a column is found in a text, or None.
+
+        Raises:
+            TableError: the file holds a bad cell.
+        """
+        try:
+            return next((r for r in self.rows() if re.search(getattr(r, column), text)), None)
+        except re.error:
+            self.parse(read(self.name))  # says where
+            raise
 
     def starting(self, cell: str) -> tuple[T, ...]:
         """Return the rows whose first cell this is, and read no others: for a long table of which a run needs little.
@@ -163,12 +187,13 @@ class Table(Generic[T]):
         Raises:
             TableError: one of them holds a bad cell.
         """
-        if "\t" in cell:
-            return ()
-        if self._lines is None:
-            self._lines = self._split(read(self.name))
-        header, lines = self._lines
-        return self._convert(header, [(n, s) for n, s in lines if s.startswith(f"{cell}\t")])
+        if self._starting is None:
+            header, lines = self._split(read(self.name))
+            self._starting = header, {}
+            for n, s in lines:
+                self._starting[1].setdefault(s.partition("\t")[0], []).append((n, s))
+        header, rows = self._starting
+        return self._convert(header, rows[cell]) if cell in rows else ()
 
     def parse(self, text: str) -> tuple[T, ...]:
         """Return the rows of a file's text.
@@ -176,15 +201,18 @@ class Table(Generic[T]):
         Raises:
             TableError: what is wrong, and where.
         """
+        return self._parse(text, ())
+
+    def _parse(self, text: str, late: tuple[str, ...]) -> tuple[T, ...]:
         header, lines = self._split(text)
-        out = self._convert(header, lines)
+        out = self._convert(header, lines, late)
         if len({self._key_of(r) for r in out}) != len(out):
             raise TableError(next(self._twins(lines, out)))
         return out
 
-    def _convert(self, header: list[str], lines: list[tuple[int, str]]) -> tuple[T, ...]:
+    def _convert(self, header: list[str], lines: list[tuple[int, str]], late: tuple[str, ...] = ()) -> tuple[T, ...]:
         cells = self._cells(header, lines)
-        forms = [(name, form.read) for name, form in self.forms().items()]
+        forms = [(name, form.read) for name, form in self.forms().items() if name not in late]
         try:
             rows: list[dict[str, Any]] = [{h: c for h, c in zip(header, row, strict=True) if c} for row in cells]
             for row in rows:
