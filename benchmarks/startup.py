@@ -43,7 +43,7 @@ def commands(snapshot: Path, against: str) -> dict[str, list[str]]:
         "report, live": ["report"],
         "check, live": ["check"],
     }
-    main = "import sys; sys.argv[0] = 'topocheck'; from topocheck.cli.main import main; main()"
+    main = "import sys; sys.argv[0] = 'topocheck'; import topocheck.cli.main as m; getattr(m, 'run', m.main)()"
     others = {f"other: {name}": [against, "-P", "-c", main, *args] for name, args in what.items()} if against else {}
     return {
         "python -c pass": [sys.executable, "-c", "pass"],

@@ -4,6 +4,6 @@ from topocheck.process.python import leave_current_folder
 
 leave_current_folder()
 
-from topocheck.cli.main import main  # noqa: E402 - not before the current folder is off the path
+from topocheck.cli.main import run  # noqa: E402 - not before the current folder is off the path
 
-main()
+run()

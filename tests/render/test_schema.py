@@ -14,7 +14,7 @@ from tests.support.renew import RENEW
 from topocheck.checks.result import conclude
 from topocheck.pipeline import build_report
 from topocheck.policy.types import Policy
-from topocheck.render.checks import check_json
+from topocheck.render.check_json import check_json
 from topocheck.render.report_json import encode, report_document
 from topocheck.render.schema import DOCUMENTS, schema
 

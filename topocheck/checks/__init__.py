@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 from collections.abc import Iterable
 from typing import Literal
 
@@ -58,8 +57,16 @@ def threshold_names() -> dict[str, tuple[str, ...]]:
 
 def files() -> list[str]:
     """Return the files of every area, as names of modules within the package, in order."""
-    areas = sorted(m.name for m in pkgutil.iter_modules(list(__path__)) if m.ispkg and m.name != "shared")
+    areas = sorted({area for path in __path__ for area in _areas(path)} - {"shared"})
     return [f"{area}.{file}" for area in areas for file in _files_of(area)]
+
+
+def _areas(folder: str) -> Iterable[str]:
+    try:
+        with os.scandir(folder) as found:
+            return [e.name for e in found if e.name.isidentifier() and not e.name.startswith("__") and e.is_dir()]
+    except OSError:
+        return [name for name, package in _modules_of(folder) if package]
 
 
 def _files_of(area: str) -> list[str]:
@@ -71,8 +78,15 @@ def _names(folder: str) -> Iterable[str]:
     try:
         names = os.listdir(folder)
     except OSError:
-        return [m.name for m in pkgutil.iter_modules([folder])]
+        return [name for name, _ in _modules_of(folder)]
     return [n.rpartition(".")[0] for n in names if n.endswith((".py", ".pyc"))]
+
+
+def _modules_of(folder: str) -> list[tuple[str, bool]]:
+    """Return the modules of a folder that is inside a zip file: their names, and whether each is a package."""
+    import pkgutil
+
+    return [(m.name, m.ispkg) for m in pkgutil.iter_modules([folder])]
 
 
 def _judged(file: str) -> Judged:

@@ -1,6 +1,7 @@
-"""`topocheck check` and `topocheck explain`: may a job start here, and why not."""
+"""`topocheck check` and `topocheck explain`: may a job start here, and why not.
 
-from __future__ import annotations
+Annotations are not postponed: typer would evaluate each from text, twice, which takes as long as reading a recording.
+"""
 
 import itertools
 from pathlib import Path
@@ -186,7 +187,7 @@ def _nagios_usage(message: str) -> None:
     common.emit(usage_line(message))
 
 
-def _metrics(path: Path, outcome: Outcome, report: Report) -> None:
+def _metrics(path: Path, outcome: "Outcome", report: "Report") -> None:
     """Write the metrics; a failure is reported and changes nothing of the verdict."""
     from topocheck.render.formats import prometheus
 
@@ -196,7 +197,7 @@ def _metrics(path: Path, outcome: Outcome, report: Report) -> None:
         common.warn(f"no metrics: {e}")
 
 
-def _write_policy(path: Path, report: Report) -> None:
+def _write_policy(path: Path, report: "Report") -> None:
     from topocheck.model.base import State
     from topocheck.policy.write import expectations
     from topocheck.render.policy import policy_toml

@@ -1,6 +1,7 @@
-"""`topocheck report`: a node's topology, link bandwidths and problems."""
+"""`topocheck report`: a node's topology, link bandwidths and problems.
 
-from __future__ import annotations
+Annotations are not postponed: typer would evaluate each from text, twice, which takes as long as reading a recording.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -124,7 +125,7 @@ def report(
     )
 
 
-def drawn(result: Report, format_: str) -> str:
+def drawn(result: "Report", format_: str) -> str:
     """Return a report as a page (`html`) or as the drawing alone (`svg`).
 
     Raises:

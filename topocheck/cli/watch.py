@@ -119,7 +119,9 @@ def _text(format_: str, history: History, outcome: Outcome, style: Style, *, ver
     from topocheck.render import checks as render
 
     if format_ == "json":
-        return render.check_json(outcome)
+        from topocheck.render.check_json import check_json
+
+        return check_json(outcome)
     if format_ == "html":
         from topocheck.overtime.timeline import panels
         from topocheck.render.html.watch import watch_html

@@ -314,7 +314,8 @@ class RecordedBackend:
 
     def ask(self, kind: str, *args: str | int) -> Answer:
         """Return the recorded answer."""
-        name = f"{kind}:{'|'.join(map(str, args))}"  # as `key` has it, without a call: pairs make many questions
+        # As `key` has it, without a call: a machine has thousands of questions, most of them of one argument.
+        name = f"{kind}:{args[0]}" if len(args) == 1 else f"{kind}:{'|'.join(map(str, args))}"
         answer = self.answers.get(name, _NEVER)
         if answer is _NEVER:
             error = self.unasked or HostError(Reason.NOT_RECORDED, name)

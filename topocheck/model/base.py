@@ -83,12 +83,12 @@ def unparsable(text: str) -> Missing:
     return Missing(Reason.UNPARSABLE, text.strip()[:80])
 
 
-def is_digits(text: str) -> bool:
-    """Tell whether a text is one ASCII digit or more, and nothing else.
+def is_digits(text: str, most: int | None = None) -> bool:
+    """Tell whether a text is one ASCII digit or more (`most` of them at most), and nothing else.
 
     `str.isdigit` takes `²` and the digits of other scripts for digits too; `int` does not take all of these.
     """
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and (most is None or len(text) <= most)
 
 
 def small_number(text: str) -> int | None:
@@ -96,7 +96,7 @@ def small_number(text: str) -> int | None:
 
     `int` takes other scripts' digits and breaks on thousands of them (sys.get_int_max_str_digits).
     """
-    return int(text) if len(text) < 10 and is_digits(text) else None
+    return int(text) if is_digits(text, 9) else None
 
 
 def known(value: T | Missing) -> TypeIs[T]:

@@ -5,27 +5,26 @@ from __future__ import annotations
 import re
 
 _ADDRESS = r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
-_XID = re.compile(rf"NVRM: Xid \(PCI:{_ADDRESS}\): (?P<number>[0-9]{{1,3}})\b", re.ASCII)
-_NO_SPACE = re.compile(rf"{_ADDRESS}: (?:BAR [0-9]{{1,2}}|bridge window|\w+)\b.*(?:no space|can't assign)", re.ASCII)
+_XID = rf"(?a)NVRM: Xid \(PCI:{_ADDRESS}\): (?P<number>[0-9]{{1,3}})\b"
+_NO_SPACE = rf"(?a){_ADDRESS}: (?:BAR [0-9]{{1,2}}|bridge window|\w+)\b.*(?:no space|can't assign)"
 
 
 def xid(line: str) -> tuple[str, int] | None:
     """Return (address without its function, number) of a line of NVIDIA's driver about an Xid; None for others."""
-    m = _XID.search(line)
+    m = re.search(_XID, line)
     return (m["address"].split(".")[0], int(m["number"])) if m else None
 
 
 def no_space(line: str) -> str | None:
     """Return the address of the function of which the kernel could not place a BAR or window; None for others."""
-    m = _NO_SPACE.search(line)
+    m = re.search(_NO_SPACE, line)
     return m["address"] if m else None
 
 
-_AER = re.compile(
-    rf"{_ADDRESS}: (?:AER: (?:Multiple )?Uncorrect(?:ed|able) \((?P<aer>Fatal|Non-Fatal)\)"
+_AER = (
+    rf"(?a){_ADDRESS}: (?:AER: (?:Multiple )?Uncorrect(?:ed|able) \((?P<aer>Fatal|Non-Fatal)\)"
     r"|PCIe Bus Error: severity=Uncorrect(?:ed|able) \((?P<bus>Fatal|Non-Fatal)\)"
-    r"|(?P<dpc>DPC: (?:containment event|unmasked uncorrectable error)))",
-    re.ASCII,
+    r"|(?P<dpc>DPC: (?:containment event|unmasked uncorrectable error)))"
 )
 
 
@@ -34,26 +33,26 @@ def pcie_error(line: str) -> tuple[str, str] | None:
 
     The words are those of Linux drivers/pci/pcie/aer.c and dpc.c; None for corrected errors and for other lines.
     """
-    m = _AER.search(line)
+    m = re.search(_AER, line)
     if m is None:
         return None
     kind = m["aer"] or m["bus"]
     return m["address"], f"uncorrectable PCIe error ({kind.lower()})" if kind else "containment of an error (DPC)"
 
 
-_NOT_STARTED = re.compile(rf"NVRM: GPU {_ADDRESS}: RmInitAdapter failed!", re.ASCII)
+_NOT_STARTED = rf"(?a)NVRM: GPU {_ADDRESS}: RmInitAdapter failed!"
 
 
 def not_started(line: str) -> str | None:
     """Return the address of the GPU that NVIDIA's driver could not start; None for other lines."""
-    m = _NOT_STARTED.search(line)
+    m = re.search(_NOT_STARTED, line)
     return m["address"] if m else None
 
 
-_NIC = re.compile(rf"mlx5_core {_ADDRESS}: .*(?:Health issue|health compromised|Fatal error|assert|synd 0x)", re.ASCII)
+_NIC = rf"(?a)mlx5_core {_ADDRESS}: .*(?:Health issue|health compromised|Fatal error|assert|synd 0x)"
 
 
 def nic_trouble(line: str) -> str | None:
     """Return the address of the NIC of which mlx5_core reports a health problem; None for other lines."""
-    m = _NIC.search(line)
+    m = re.search(_NIC, line)
     return m["address"] if m else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
-_WORD = re.compile(r"[A-Za-z0-9_.-]{1,63}")
+_HOST = r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?"
+_WORD = r"[A-Za-z0-9_.-]{1,63}"
 
 
 def natural_key(name: str) -> tuple[tuple[int, str], ...]:
@@ -16,7 +16,7 @@ def natural_key(name: str) -> tuple[tuple[int, str], ...]:
 
 def is_host_name(name: str) -> bool:
     """Tell whether a name is a host name (RFC 1123, and the underscore that sites use), so a word in any file."""
-    return _HOST.fullmatch(name) is not None
+    return re.fullmatch(_HOST, name) is not None
 
 
 def is_slurm_node(name: str) -> bool:
@@ -29,7 +29,7 @@ def is_slurm_switch(name: str) -> bool:
 
     Slurm's hostlists and `KEY=VALUE` lines give a meaning to brackets, commas, blanks and equal signs.
     """
-    return _WORD.fullmatch(name) is not None
+    return re.fullmatch(_WORD, name) is not None
 
 
 def is_nccl_word(name: str) -> bool:
@@ -38,4 +38,4 @@ def is_nccl_word(name: str) -> bool:
     NCCL parts such a list at commas and colons, and nccl.conf, which shells read as well, knows no quotes; the kernel
     allows both in the name of an interface, and all that a shell acts on.
     """
-    return _WORD.fullmatch(name) is not None
+    return re.fullmatch(_WORD, name) is not None

@@ -60,12 +60,12 @@ class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
         return self.opens is False
 
 
-_LIBRARY = re.compile(r"lib[a-z\-]{2,20}\.so\.([0-9]{3}\.[0-9]{2,3}(?:\.[0-9]{1,3})?)", re.ASCII)
+_LIBRARY = r"(?a)lib[a-z\-]{2,20}\.so\.([0-9]{3}\.[0-9]{2,3}(?:\.[0-9]{1,3})?)"
 
 
 def library_version(name: str) -> str | None:
     """Return the version in the name of a library of NVIDIA's driver (`libnvidia-ml.so.580.95.05`), or None."""
-    m = _LIBRARY.fullmatch(name)
+    m = re.fullmatch(_LIBRARY, name)
     return m[1] if m else None
 
 

@@ -7,7 +7,6 @@ Python's reader takes time with the square of a key's parts: a key of 20,000 par
 from __future__ import annotations
 
 import re
-import tomllib
 from typing import Any
 
 MAX_KEY_PARTS = 16
@@ -16,7 +15,7 @@ MAX_VALUES = 1 << 16
 """Signs that make a key or a value (`=`, `,`, `[`, `{`)."""
 
 _PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
-_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PARTS}}}")
+_LONG_KEY = rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PARTS}}}"
 
 
 class TomlError(ValueError):
@@ -33,11 +32,13 @@ def parse_toml(data: str | bytes) -> dict[str, Any]:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
     except UnicodeDecodeError as e:
         raise TomlError(f"byte {e.start} is not UTF-8; expected a TOML file") from None
-    if (found := _LONG_KEY.search(text)) is not None:
+    if (found := re.search(_LONG_KEY, text)) is not None:
         line = text.count("\n", 0, found.start()) + 1
         raise TomlError(f"line {line}: a key of more than {MAX_KEY_PARTS} parts; expected a short TOML file")
     if sum(text.count(sign) for sign in "=,[{") > MAX_VALUES:
         raise TomlError(f"more than {MAX_VALUES} keys and values; expected a short TOML file")
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from topocheck.model.base import small_number
+
 CPUINFO_BYTES = 4096
 """Enough for one block, flags included; the whole file of a large server is a megabyte and wakes every CPU."""
 
@@ -44,7 +46,7 @@ def _number(text: str) -> int | None:
     text = text.strip()
     if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", text):
         return int(text, 16)
-    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+    return small_number(text)
 
 
 def cpu_family(info: dict[str, str]) -> int | None:

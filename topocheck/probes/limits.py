@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from topocheck.host.base import Host, HostError
-from topocheck.model.base import ABSENT, Missing, Reason, unparsable
+from topocheck.model.base import ABSENT, Missing, Reason, is_digits, unparsable
 from topocheck.model.system import Limits
 from topocheck.probes import cgroup
 
@@ -56,7 +56,7 @@ def parse_memory_max(text: str) -> int | Missing | None:
     text = text.strip()
     if text == "max":
         return None
-    if not re.fullmatch(r"[0-9]{1,20}", text):
+    if not is_digits(text, 20):
         return unparsable(text)
     return None if int(text) >= _V1_UNLIMITED else int(text)
 
@@ -84,7 +84,7 @@ def read(host: Host) -> Limits:
 
 
 def _number(text: str) -> int | Missing:
-    return int(text) if re.fullmatch(r"[0-9]{1,10}", text) else unparsable(text)
+    return int(text) if is_digits(text, 10) else unparsable(text)
 
 
 def _field(status: dict[str, str] | Missing, name: str, parse: Callable[[str], T | Missing]) -> T | Missing:

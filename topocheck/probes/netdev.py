@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from topocheck.host.base import Host, HostError
-from topocheck.model.base import ABSENT, NOT_RECORDED, Missing, Reason, known, unparsable
+from topocheck.model.base import ABSENT, NOT_RECORDED, Missing, Reason, is_digits, known, unparsable
 from topocheck.model.names import natural_key
 from topocheck.model.net import NetInterface
 from topocheck.probes.rdma import address_in_path, device_address
@@ -28,7 +28,7 @@ def parse_speed(text: str) -> int | Missing:
     text = text.strip()
     if text in _SPEED_UNKNOWN:
         return Missing(Reason.UNSUPPORTED, f"the driver gives no speed ({text})")
-    return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else unparsable(text)
+    return int(text) if is_digits(text, 9) else unparsable(text)
 
 
 def parse_flags(text: str) -> int | Missing:
@@ -40,7 +40,7 @@ def parse_flags(text: str) -> int | Missing:
 def parse_mtu(text: str) -> int | Missing:
     """Return the MTU in bytes."""
     text = text.strip()
-    return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else unparsable(text)
+    return int(text) if is_digits(text, 9) else unparsable(text)
 
 
 def parse_addresses(answer: object) -> Addresses:

@@ -10,7 +10,7 @@ import re
 
 from topocheck.host.base import Host, HostError
 from topocheck.model.address import parse_cpulist, short_cpulist
-from topocheck.model.base import Missing, Reason, is_lost, unparsable, value_or
+from topocheck.model.base import Missing, Reason, is_digits, is_lost, unparsable, value_or
 from topocheck.model.system import NumaFacts, NumaNode
 from topocheck.probes import cgroup
 from topocheck.probes.cpuinfo import CPUINFO_BYTES, parse_cpuinfo
@@ -43,7 +43,7 @@ def parse_nodes(text: str) -> str | Missing:
 def parse_distances(text: str) -> tuple[int, ...] | Missing:
     """Return the distances to the online nodes in their order (10 is local; ACPI 6.5, 5.2.17)."""
     words = text.split()
-    if not words or not all(re.fullmatch(r"[0-9]{1,4}", w) for w in words):
+    if not words or not all(is_digits(w, 4) for w in words):
         return unparsable(text)
     return tuple(map(int, words))
 
@@ -150,7 +150,7 @@ def _cores(host: Host, packages: dict[str, str], online: str | Missing) -> int |
     Elsewhere from the number of threads of each socket's first core, as cores are of one kind there.
     """
     per_socket = parse_cpuinfo(value_or(text_or_missing(host, "/proc/cpuinfo", CPUINFO_BYTES), "")).get("cpu cores", "")
-    if packages and re.fullmatch(r"[0-9]{1,6}", per_socket):
+    if packages and is_digits(per_socket, 6):
         return int(per_socket) * len(packages)
     total = 0
     for members in packages.values():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from topocheck.host.base import Host, HostError
 from topocheck.model.address import normalize_address
-from topocheck.model.base import ABSENT, Missing, Reason, known, unparsable
+from topocheck.model.base import ABSENT, Missing, Reason, is_digits, known, unparsable
 from topocheck.model.names import natural_key
 from topocheck.model.net import Gid, RdmaDevice, RdmaPort
 from topocheck.probes.sysfs_reader import Folder, list_or_missing, parse_int, text_or_missing
@@ -93,7 +93,7 @@ def parse_gid(text: str) -> str | Missing:
 def parse_counter(text: str) -> int | Missing:
     """Return a counter; unparsable for `N/A (no PMA)` and the like."""
     text = text.strip()
-    return int(text) if re.fullmatch(r"\d{1,20}", text, re.ASCII) else unparsable(text)
+    return int(text) if is_digits(text, 20) else unparsable(text)
 
 
 def address_in_path(path: str) -> str | None:
@@ -109,7 +109,7 @@ def address_in_path(path: str) -> str | None:
 
 def _numbers(names: Iterable[str]) -> list[int]:
     """Return the names that are small numbers, as numbers, in order."""
-    return sorted(int(n) for n in names if re.fullmatch(r"\d{1,6}", n, re.ASCII))
+    return sorted(int(n) for n in names if is_digits(n, 6))
 
 
 def device_address(host: Host, folder: str) -> str | Missing:

@@ -21,8 +21,8 @@ DEFAULT_TOPO_FILE = "/var/run/nvidia-topologyd/virtualTopology.xml"
 MAX_TOPO_BYTES = 1 << 20
 """The largest topology file that is kept; those of public clouds have some 10 KB."""
 
-_NUMBERED = re.compile(r"(\d{1,9})\t(.*)", re.DOTALL | re.ASCII)
-_NAME = re.compile(r"\s*(NCCL_[A-Za-z0-9_]+)\s*")
+_NUMBERED = r"(?as)(\d{1,9})\t(.*)"
+_NAME = r"\s*(NCCL_[A-Za-z0-9_]+)\s*"
 # Allowed to be looked at (host/live/filters.py) for other reasons than NCCL.
 _NOT_RELATED = frozenset({"LANG", "LC_ALL", "NO_COLOR", "container", "KUBERNETES_SERVICE_HOST"})
 
@@ -35,11 +35,11 @@ def parse_conf(path: str, numbered: list[str]) -> tuple[list[Setting], list[str]
     """
     settings, notes = [], []
     for entry in numbered:
-        m = _NUMBERED.fullmatch(entry)
+        m = re.fullmatch(_NUMBERED, entry)
         if not m or m[2].startswith("#"):
             continue
         left, equals, value = m[2].rstrip("\n").partition("=")
-        name = _NAME.fullmatch(left)
+        name = re.fullmatch(_NAME, left)
         if not equals or not name:
             continue
         exact = name[1] == left

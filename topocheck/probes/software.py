@@ -44,10 +44,10 @@ NCCL_LINKS = (
 SLURM_CONF = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
 
 _METADATA = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*?)-([0-9][^-/]*)(?:-py[0-9.]+)?\.(?:dist-info|egg-info)")
-_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)+[\w.+\-]*")
-_OPEN_MPI = re.compile(r"\((?:Open MPI|OpenRTE)\)\s+(\S+)")
-_INTEL_MPI = re.compile(r"Intel\(R\) MPI Library.*?Version\s+(\S+)(?:\s+Update\s+([0-9]+))?", re.DOTALL)
-_HYDRA = re.compile(r"HYDRA build details:.*?Version:\s+(\S+)", re.DOTALL | re.IGNORECASE)
+_NUMBER = r"[0-9]+(?:\.[0-9]+)+[\w.+\-]*"
+_OPEN_MPI = r"\((?:Open MPI|OpenRTE)\)\s+(\S+)"
+_INTEL_MPI = r"(?s)Intel\(R\) MPI Library.*?Version\s+(\S+)(?:\s+Update\s+([0-9]+))?"
+_HYDRA = r"(?is)HYDRA build details:.*?Version:\s+(\S+)"
 _TIMEOUT_S = 2
 _MAX_FOLDERS = 32
 
@@ -90,11 +90,11 @@ def parse_torch_version(text: str) -> dict[str, str]:
 
 def parse_mpirun(text: str) -> tuple[str, str] | None:
     """Return (implementation, version) from `mpirun --version`, or None for an unknown one."""
-    if m := _OPEN_MPI.search(text):
+    if m := re.search(_OPEN_MPI, text):
         return "Open MPI", m[1]
-    if m := _INTEL_MPI.search(text):
+    if m := re.search(_INTEL_MPI, text):
         return "Intel MPI", f"{m[1]} update {m[2]}" if m[2] else m[1]
-    if m := _HYDRA.search(text):
+    if m := re.search(_HYDRA, text):
         return ("MVAPICH" if "mvapich" in text.lower() else "MPICH"), m[1]
     return None
 
@@ -107,7 +107,7 @@ def parse_ompi_cuda(text: str) -> bool | Missing:
 
 def parse_version_number(text: str) -> str | Missing:
     """Return the first dotted number of what a program printed as its version."""
-    m = _NUMBER.search(text)
+    m = re.search(_NUMBER, text)
     return m[0].rstrip(".:-") if m else unparsable(text)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Callable
 from typing import TypeVar
 
 from topocheck.host.base import Host, HostError
-from topocheck.model.base import Missing, Reason, unparsable
+from topocheck.model.base import Missing, Reason, is_digits, unparsable
 
 T = TypeVar("T")
 
@@ -57,7 +56,7 @@ class Folder:
 
 def parse_int(text: str) -> int | Missing:
     """Return a decimal whole number of at most 20 digits (64 bits), or Missing(unparsable)."""
-    return int(text) if re.fullmatch(r"-?[0-9]{1,20}", text.strip()) else unparsable(text)
+    return int(text) if is_digits(text.strip().removeprefix("-"), 20) else unparsable(text)
 
 
 def list_or_missing(host: Host, path: str) -> list[str] | Missing:

@@ -1,4 +1,4 @@
-"""The outcome of `topocheck check` as text and JSON, and the explanation of a check."""
+"""The outcome of `topocheck check` as text, and the explanation of a check."""
 
 from __future__ import annotations
 
@@ -6,16 +6,10 @@ import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import msgspec
-
-import topocheck
-from topocheck.model import document as doc
 from topocheck.model.base import State
 from topocheck.render.findings import add_findings, needs_root
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import name_text
-from topocheck.render.report_json import encode
-from topocheck.render.report_json import finding as finding_doc
 from topocheck.render.words import STATE_MARKS, STATE_STYLES, plural
 
 if TYPE_CHECKING:
@@ -24,27 +18,6 @@ if TYPE_CHECKING:
 
 _NAMED = 8
 """Checks that are named of those without their data; a machine made from texts has scores of them."""
-
-
-def check_json(outcome: Outcome) -> str:
-    """Return the outcome as JSON."""
-    return encode(
-        doc.CheckRunDoc(
-            schema_version=doc.SCHEMA_VERSION,
-            topocheck_version=topocheck.__version__,
-            hostname=outcome.hostname or None,
-            source=outcome.source,
-            taken_at=outcome.taken_at,
-            policy=msgspec.to_builtins(outcome.policy),
-            state=outcome.state.value,
-            exit_code=outcome.exit_code,
-            findings=[finding_doc(f) for f in outcome.findings],
-            checks=[
-                doc.CheckDoc(id=r.id, scope=r.scope, state=r.state.value, subjects=list(r.subjects), detail=r.detail)
-                for r in outcome.results
-            ],
-        )
-    )
 
 
 def check_text(outcome: Outcome, style: Style, *, notes: bool = False, verbose: bool = False) -> str:

@@ -16,7 +16,7 @@ MAX_EVIDENCE = 4
 MAX_SUBJECTS, MAX_PAIRS = 8, 3
 """Devices (or runs of them) and pairs named at the head of one finding; the JSON holds all of them."""
 
-_DEVICE = re.compile(
+_DEVICE = (
     r"\b(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|GPU[0-9]+|(?:mlx5|mlx4|bnxt_re|irdma|efa|rocep|ibp)_?\w+)\b"
 )
 """PCI addresses, GPUs and RDMA devices: what differs between findings that say the same of several devices."""
@@ -80,7 +80,7 @@ def _general(text: str, f: Finding) -> str:
     for word in (f.subject, *f.subject.split()):
         if len(word) > 3 and word != "node":
             text = text.replace(word, "*")
-    return _DEVICE.sub("*", text)
+    return re.sub(_DEVICE, "*", text)
 
 
 def _finding(f: Finding, others: Sequence[str], page: Page, max_evidence: int) -> None:

@@ -21,7 +21,7 @@ _UNSEEN = (
     "\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000110bd"
     "\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-_HIDDEN = re.compile(f"[{_UNSEEN}\ud800-\udfff]")
+_HIDDEN = f"[{_UNSEEN}\ud800-\udfff]"
 # The others are compiled where they are used: most commands use none.
 _LINE_BREAKS = r"[\n\t]+"
 _MARKDOWN = r"([\\`*_\[\]<>|~&$#])"
@@ -33,12 +33,12 @@ _NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
 
 def terminal_text(text: str) -> str:
     """Return text whose every character can be seen, with U+FFFD for the others; line feeds and tabs stay."""
-    return text if text.isascii() and text.isprintable() else _HIDDEN.sub("\ufffd", text)
+    return text if text.isascii() and text.isprintable() else re.sub(_HIDDEN, "\ufffd", text)
 
 
 def one_line(text: str) -> str:
     """Return text for a part of one line: as `terminal_text`, and line feeds and tabs are blanks."""
-    return text if text.isascii() and text.isprintable() else re.sub(_LINE_BREAKS, " ", _HIDDEN.sub("\ufffd", text))
+    return text if text.isascii() and text.isprintable() else re.sub(_LINE_BREAKS, " ", re.sub(_HIDDEN, "\ufffd", text))
 
 
 def name_text(text: str) -> str:
@@ -61,7 +61,7 @@ def json_text(value: Any) -> str:
     data += b"\n"
     text = data.decode()
     del data
-    return text if text.isascii() and "\x7f" not in text else _HIDDEN.sub(_json_escape, text)
+    return text if text.isascii() and "\x7f" not in text else re.sub(_HIDDEN, _json_escape, text)
 
 
 def _json_escape(found: re.Match[str]) -> str:

@@ -30,10 +30,15 @@ def fill(kind: type[D], *sources: object, **given: Any) -> D:
     values: dict[str, Any] = {}
     missing: dict[str, str] = {}
     for name in kind.__struct_fields__:
-        if name == "missing":
-            continue
-        value = given[name] if name in given else _first(name, sources)
-        if value is _NOTHING:
+        value = given.get(name, _NOTHING)
+        if value is _NOTHING:  # a loop and no function: a node has ten thousand fields
+            for source in sources:
+                found = getattr(source, name, _NOTHING)
+                if found is not _NOTHING:
+                    value = found
+                    if not isinstance(found, Missing):
+                        break
+        if value is _NOTHING or name == "missing":
             continue
         if isinstance(value, Missing):
             missing[name.rstrip("_")] = str(value)
@@ -49,17 +54,7 @@ def _prefix_lengths(i: NetInterface) -> tuple[int, ...] | Missing:
     return tuple(sorted({n.network.prefixlen for n in ipv4_networks(i) if not n.ip.is_link_local}))
 
 
-_NOTHING = object()
-
-
-def _first(name: str, sources: tuple[object, ...]) -> Any:
-    value: Any = _NOTHING
-    for s in sources:
-        if s is not None and hasattr(s, name):
-            value = getattr(s, name)
-            if known(value):
-                return value
-    return value
+_NOTHING: Any = object()
 
 
 def evidence(items: tuple[Evidence, ...]) -> list[doc.EvidenceDoc]:

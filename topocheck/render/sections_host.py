@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from topocheck.model.address import format_cpulist
 from topocheck.model.base import Missing, known
 from topocheck.render.page import Page
-from topocheck.render.report_json import system_summary as summary_document
 from topocheck.render.words import gib, plural
 
 if TYPE_CHECKING:
@@ -32,7 +31,9 @@ def text_of(value: object) -> str:
 
 def system_summary(report: Report, page: Page) -> None:
     """What papers and lab reports say of the machine they measured on."""
-    r = summary_document(report)
+    from topocheck.render import report_json  # the sections of the first screen need no JSON
+
+    r = report_json.system_summary(report)
     page.heading("System summary")
     models = ", ".join(f"{n} x {m}" for m, n in r.gpu_models.items()) or "none"
     nics = ", ".join(f"{n} x {m}" for m, n in r.nic_models.items()) or "none"

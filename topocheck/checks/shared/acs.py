@@ -14,7 +14,7 @@ from topocheck.topology.tree import common_length
 
 _PRICE = "Cost: the devices below are no longer isolated from each other"
 _REDIRECTS = 0b1100
-_OPTION = re.compile(r"disable_acs_redir=([^,\s]+)", re.ASCII)
+_OPTION = r"(?a)disable_acs_redir=([^,\s]+)"
 
 
 def acs_clear(c: Context, redirecting: Mapping[str, PciDevice], on_way: Iterable[PciDevice]) -> str | None:
@@ -68,5 +68,5 @@ def _older_than_4_19(c: Context) -> bool:
 def _named_at_boot(c: Context) -> list[str]:
     """Return the ports that the kernel's command line names for pci=disable_acs_redir."""
     options = c.node.system.kernel_options
-    found = [] if isinstance(options, Missing) else [m[1] for o in options for m in _OPTION.finditer(o)]
+    found = [] if isinstance(options, Missing) else [m[1] for o in options for m in re.finditer(_OPTION, o)]
     return [p for p in ";".join(found).split(";") if p] if found else []

@@ -11,7 +11,6 @@ A snapshot comes from strangers: whatever is wrong with it is one SnapshotError 
 
 from __future__ import annotations
 
-import base64
 import binascii
 import gzip
 import io
@@ -112,7 +111,7 @@ def _line(question: str, answer: Answer) -> _Line:
         try:
             return _Line(question, t=answer.decode())
         except UnicodeDecodeError:
-            return _Line(question, b=base64.b64encode(answer).decode())
+            return _Line(question, b=binascii.b2a_base64(answer, newline=False).decode())
     return _Line(question, a=answer)
 
 
@@ -233,8 +232,11 @@ def _header(line: bytes) -> Header:
 
 def _answer(line: _Line) -> tuple[str, Answer]:
     question, plain, text, encoded, error = line.q, line.a, line.t, line.b, line.e
-    if plain is not _UNSET and text is _UNSET and encoded is _UNSET and error is _UNSET and ":" in question:
-        return question, plain  # nearly all lines of a machine with many pairs
+    if encoded is _UNSET and error is _UNSET and ":" in question:  # nearly all lines
+        if isinstance(text, str) and plain is _UNSET:
+            return question, text.encode()
+        if text is _UNSET and plain is not _UNSET:
+            return question, plain
     unset = (plain is _UNSET) + (text is _UNSET) + (encoded is _UNSET) + (error is _UNSET)
     if unset != 3:
         raise _BadError("exactly one of a, t, b, e beside q")
@@ -242,10 +244,8 @@ def _answer(line: _Line) -> tuple[str, Answer]:
         raise _BadError("a question of the form kind:arguments")
     if isinstance(error, tuple):
         return question, HostError(*error)
-    if isinstance(text, str):
-        return question, text.encode()
     try:
-        return question, base64.b64decode(encoded if isinstance(encoded, str) else "", validate=True)
+        return question, binascii.a2b_base64(encoded if isinstance(encoded, str) else "", strict_mode=True)
     except (binascii.Error, ValueError):
         raise _BadError("base64") from None
 

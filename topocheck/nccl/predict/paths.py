@@ -108,7 +108,7 @@ def set_paths(graph: Graph, table: Table, base: GraphNode, steps: Steps, *, nvb:
             for other, link_kind, link_gb_s, back in steps[node]:
                 if through_gpu and not (link_kind == "NVL" and other.kind == "GPU"):
                     continue
-                gb_s = min(path.gb_s, link_gb_s)
+                gb_s = link_gb_s if link_gb_s < path.gb_s else path.gb_s  # `min` takes as long as the rest
                 kind = _LINK_PATH[link_kind]
                 if node.kind == "PCI" and other.kind == "PCI":
                     kind = "PXB"

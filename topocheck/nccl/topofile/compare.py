@@ -13,7 +13,7 @@ import msgspec
 from topocheck.nccl.topofile.graph_types import integer, kind_of_class
 from topocheck.nccl.topofile.xml import Element
 
-_SPEED = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_SPEED = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 
 
 class TopoDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ def _holders(root: Element) -> dict[str, str]:
 
 
 def _number(text: str | None) -> float | None:
-    m = _SPEED.fullmatch((text or "").split(" GT/s")[0].strip())
+    m = re.fullmatch(_SPEED, (text or "").split(" GT/s")[0].strip())
     return float(m[0]) if m else None
 
 

@@ -13,7 +13,7 @@ from topocheck.knowledge.nccl import Version
 from topocheck.knowledge.nccl_rules import has, word
 from topocheck.knowledge.products import find_product
 from topocheck.model.address import parse_cpulist
-from topocheck.model.base import Missing, value_or
+from topocheck.model.base import Missing, is_digits, value_or
 from topocheck.model.gpu import NvmlGpu
 from topocheck.model.node import Node
 from topocheck.model.pci import PciDevice
@@ -70,7 +70,7 @@ def _raw(device: PciDevice, name: str) -> str:
 
 
 def _width(text: str) -> int:
-    return int(text) if re.fullmatch(r"[0-9]{1,3}", text) else 0
+    return int(text) if is_digits(text, 3) else 0
 
 
 def _speed_number(text: str) -> float:

@@ -24,10 +24,10 @@ NCCL_MAX_ATTRIBUTES = 16
 """MAX_ATTR_COUNT in src/graph/xml.h; further attributes are dropped with an INFO line."""
 
 _BLANK = " \t\r\n"
-_NAME = re.compile(r"[^\s<>/=\"'&]+")
-_ATTRIBUTE = re.compile(r"([ \t\r\n]*)([^\s<>/=\"']+)(=)(\"[^\"<]*\"|'[^'<]*')")
-_UNWRITABLE = re.compile("[<\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_END = re.compile(r"([ \t\r\n]*)(/?)>")
+_NAME = r"[^\s<>/=\"'&]+"
+_ATTRIBUTE = r"([ \t\r\n]*)([^\s<>/=\"']+)(=)(\"[^\"<]*\"|'[^'<]*')"
+_UNWRITABLE = "[<\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]"
+_END = r"([ \t\r\n]*)(/?)>"
 
 
 class NcclXmlError(ValueError):
@@ -60,7 +60,10 @@ class Element(msgspec.Struct, frozen=True, kw_only=True):
 
     def get(self, name: str) -> str | None:
         """Return the value of an attribute (the first of that name, as NCCL takes it), or None."""
-        return next((v for k, v in self.attributes if k == name), None)
+        for key, value in self.attributes:
+            if key == name:
+                return value
+        return None
 
     def having(self, name: str) -> Iterator[Element]:
         """Yield the children of a name."""
@@ -150,7 +153,7 @@ class _Reader:
 
     def attributes(self, name: str) -> tuple[tuple[str, str], ...]:
         out: list[tuple[str, str]] = []
-        while m := _ATTRIBUTE.match(self.text, self.at):
+        while m := re.compile(_ATTRIBUTE).match(self.text, self.at):
             gap, key, _, quoted = m.groups()
             if gap != " ":
                 if not gap:
@@ -179,12 +182,12 @@ class _Reader:
         """Read an opening tag; return it and whether it closes itself."""
         start = self.at
         line, column = self.place(start)
-        name = _NAME.match(self.text, self.at + 1)
+        name = re.compile(_NAME).match(self.text, self.at + 1)
         if not name:
             raise self.error("an element's name was expected after '<'")
         self.at = name.end()
         attributes = self.attributes(name[0])
-        end = _END.match(self.text, self.at)
+        end = re.compile(_END).match(self.text, self.at)
         if not end:
             if self.text.find(">", self.at) < 0:
                 raise self.error(f"the file ends inside <{name[0][:40]}>")
@@ -307,7 +310,8 @@ def _write(e: Element, indent: int, out: list[str]) -> None:
     parts = [e.name]
     for key, value in e.attributes:
         quote = '"' if '"' not in value else "'"
-        if quote in value or _UNWRITABLE.search(value) or len(value) >= NCCL_MAX_TEXT or not _NAME.fullmatch(key):
+        unwritable = quote in value or re.search(_UNWRITABLE, value) or not re.fullmatch(_NAME, key)
+        if unwritable or len(value) >= NCCL_MAX_TEXT:
             raise InputError(f"<{e.name}>: {key}={value[:40]!r} cannot be written in a topology file of NCCL")
         parts.append(f"{key}={quote}{value}{quote}")
     head = " " * indent + "<" + " ".join(parts)

@@ -106,14 +106,10 @@ def parse_field_values(answer: Any) -> dict[tuple[int, int], int | Missing]:
         if not isinstance(entry, list) or len(entry) != 4:
             continue
         field, scope, value, code = entry
-        if not (_is_int(field) and _is_int(scope) and _is_int(code)):
+        if not (type(field) is type(scope) is type(code) is int):  # and no bool
             continue
         if code != 0:
             values[field, scope] = Missing(Reason.UNSUPPORTED, return_code(code))
         else:
-            values[field, scope] = value if _is_int(value) and 0 <= value < 1 << 64 else unparsable(repr(value))
+            values[field, scope] = value if type(value) is int and 0 <= value < 1 << 64 else unparsable(repr(value))
     return values
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

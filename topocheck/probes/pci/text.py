@@ -15,7 +15,7 @@ from topocheck.model.pci import Bar, Window
 _MAX_DEPTH = 1 << 9
 """Folders of a function's path: a domain has 256 buses, so that no more bridges can stand above one another."""
 _SPEED = re.compile(r"([0-9]{1,3}(?:[.,][0-9]{1,3})?)\s*GT/s\b.*", re.ASCII)
-_MODALIAS = re.compile(
+_MODALIAS = (
     r"pci:v([0-9A-F]{8})d([0-9A-F]{8})sv([0-9A-F]{8})sd([0-9A-F]{8})bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})"
 )
 _HOST_BRIDGE = re.compile(r"pci[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}")
@@ -63,12 +63,12 @@ def parse_numa_node(text: str) -> int | Missing:
     text = text.strip()
     if text == "-1":
         return Missing(Reason.ABSENT, "the firmware does not say (-1)")
-    return int(text) if re.fullmatch(r"[0-9]{1,5}", text) else unparsable(text)
+    return int(text) if is_digits(text, 5) else unparsable(text)
 
 
 def parse_modalias(text: str) -> tuple[int, int, int, int, int] | Missing:
     """Return (vendor, device, subsystem vendor, subsystem device, 24-bit class) of `pci:v000010DEd...`."""
-    m = _MODALIAS.fullmatch(text.strip())
+    m = re.fullmatch(_MODALIAS, text.strip())
     if not m:
         return unparsable(text)
     return int(m[1], 16), int(m[2], 16), int(m[3], 16), int(m[4], 16), int(m[5] + m[6] + m[7], 16)

@@ -98,7 +98,7 @@ def render(
 
         return check_text(outcome, style, notes=notes, verbose=verbose), code
     if name == "json":
-        from topocheck.render.checks import check_json
+        from topocheck.render.check_json import check_json
 
         return check_json(outcome), code
     module = importlib.import_module(f"topocheck.render.formats.{name.replace('-', '_')}")

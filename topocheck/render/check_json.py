@@ -1,0 +1,36 @@
+"""The outcome of `topocheck check` as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+import topocheck
+from topocheck.model import document as doc
+from topocheck.render.report_json import encode
+from topocheck.render.report_json import finding as finding_doc
+
+if TYPE_CHECKING:
+    from topocheck.checks.result import Outcome
+
+
+def check_json(outcome: Outcome) -> str:
+    """Return the outcome as JSON."""
+    return encode(
+        doc.CheckRunDoc(
+            schema_version=doc.SCHEMA_VERSION,
+            topocheck_version=topocheck.__version__,
+            hostname=outcome.hostname or None,
+            source=outcome.source,
+            taken_at=outcome.taken_at,
+            policy=msgspec.to_builtins(outcome.policy),
+            state=outcome.state.value,
+            exit_code=outcome.exit_code,
+            findings=[finding_doc(f) for f in outcome.findings],
+            checks=[
+                doc.CheckDoc(id=r.id, scope=r.scope, state=r.state.value, subjects=list(r.subjects), detail=r.detail)
+                for r in outcome.results
+            ],
+        )
+    )
