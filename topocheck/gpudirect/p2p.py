@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import msgspec
 
+from topocheck.gpudirect import detours
 from topocheck.gpudirect.inputs import (
     Ground,
-    acs_evidence,
-    acs_fix,
     fabric_trouble,
     once,
     pcie_path,
@@ -27,7 +26,7 @@ from topocheck.gpudirect.inputs import (
     undriven,
     verdict_of,
 )
-from topocheck.gpudirect.types import IommuMode, Link, P2pVerdict, PciePath
+from topocheck.gpudirect.types import Link, P2pVerdict, PciePath
 from topocheck.knowledge.products import p2p_code
 from topocheck.model.base import Effect, Evidence, Missing, Reason, ReasonStep, is_lost, known
 from topocheck.model.gpu import P2pStatus
@@ -213,42 +212,16 @@ def _joined(a: Gpu, active: int, path: Path) -> ReasonStep:
 
 
 def _pcie(g: Ground, a: Gpu, b: Gpu, path: Path, passed: PciePath | None) -> list[ReasonStep]:
-    steps = [_way(path)]
-    if g.guest_untold is not None:
-        steps.append(
-            ReasonStep(f"whether this is a guest could not be read ({g.guest_untold.reason.value})", "unknown")
-        )
     if passed is None:
-        return steps + _guest(g, a, b)
-    iommu, acs = passed.iommu, passed.acs
-    if iommu.mode is IommuMode.TRANSLATED:
-        steps.append(
-            ReasonStep(
-                "the IOMMU translates DMA: peer traffic goes up to it, may be slow, and on some machines arrives wrong",
-                "degraded",
-                iommu.evidence,
-                "boot with iommu=pt (or the IOMMU off), and prove the data with a checked copy",
-            )
-        )
-    elif iommu.mode is IommuMode.UNKNOWN:
-        steps.append(ReasonStep("whether an IOMMU translates DMA is not known", "unknown"))
-    else:
-        steps.append(ReasonStep(f"no IOMMU translates DMA ({iommu.mode.value})", "info", iommu.evidence))
-    if acs.redirecting:
-        steps.append(
-            ReasonStep(
-                "ACS sends peer traffic up to the root complex and back",
-                "degraded",
-                acs_evidence(acs.redirecting),
-                acs_fix(acs.redirecting),
-            )
-        )
-    elif acs.unread and iommu.mode is not IommuMode.OFF:
-        names = ", ".join(p.address for p in acs.unread)
-        steps.append(
-            ReasonStep(f"ACS of {names} needs root to read; if it redirects, peer copies make a detour", "info")
-        )
-    return steps
+        return [_way(path), *detours.guest_untold(g), *_guest(g, a, b)]
+    translated = "the IOMMU translates DMA: peer traffic goes up to it, may be slow, and on some machines arrives wrong"
+    checked = "boot with iommu=pt (or the IOMMU off), and prove the data with a checked copy"
+    return [
+        _way(path),
+        *detours.guest_untold(g),
+        detours.by_iommu(passed, translated, checked, lambda: "unknown"),
+        *detours.by_acs(passed, "peer traffic", "peer copies make"),
+    ]
 
 
 def _way(path: Path) -> ReasonStep:
@@ -305,15 +278,9 @@ def _guest(g: Ground, a: Gpu, b: Gpu) -> list[ReasonStep]:
 def _window(gpu: Gpu) -> tuple[ReasonStep, ...]:
     """A window to memory that is smaller than the memory (PCIe resizable BAR)."""
     nvml = gpu.nvml
-    if nvml is None or isinstance(nvml.bar1_total_bytes, Missing) or isinstance(nvml.memory_total_bytes, Missing):
+    mib = detours.small_window_mib(nvml)
+    if nvml is None or mib is None:
         return ()
-    if nvml.bar1_total_bytes >= nvml.memory_total_bytes // 2:
-        return ()
-    return (
-        ReasonStep(
-            f"the window to {gpu.label}'s memory (BAR1) is {nvml.bar1_total_bytes >> 20} MiB, smaller than the memory",
-            "info",
-            said(nvml, "DeviceGetBAR1MemoryInfo", nvml.bar1_total_bytes),
-            "turn on Above 4G decoding and Resizable BAR in the firmware setup",
-        ),
-    )
+    text = f"the window to {gpu.label}'s memory (BAR1) is {mib} MiB, smaller than the memory"
+    quoted = said(nvml, "DeviceGetBAR1MemoryInfo", nvml.bar1_total_bytes)
+    return (ReasonStep(text, "info", quoted, detours.LARGER_WINDOW),)

@@ -19,13 +19,11 @@ from __future__ import annotations
 
 import msgspec
 
-from topocheck.gpudirect import registration
+from topocheck.gpudirect import detours, registration
 from topocheck.gpudirect.inputs import (
     UNFINISHED,
     Ground,
     acs_between,
-    acs_evidence,
-    acs_fix,
     best_of,
     cuda_lost,
     fabric_trouble,
@@ -215,39 +213,17 @@ def _in_the_way(g: Ground, gpu: Gpu, nic: Nic, passed: PciePath | None) -> list[
     """IOMMU and ACS on bare metal; ATS in a guest, where the host keeps both."""
     if passed is None:
         return [_ats(g, nic)]
-    steps = []
-    if g.guest_untold is not None:
-        steps.append(
-            ReasonStep(f"whether this is a guest could not be read ({g.guest_untold.reason.value})", "unknown")
-        )
-    iommu, acs = passed.iommu, passed.acs
-    if iommu.mode is IommuMode.TRANSLATED:
-        steps.append(
-            ReasonStep(
-                "the IOMMU translates DMA, so traffic goes up to it",
-                "degraded",
-                iommu.evidence,
-                "boot with iommu=pt (or the IOMMU off)",
-            )
-        )
-    elif iommu.mode is IommuMode.UNKNOWN:
+
+    def not_known() -> Effect:
         groups = [g.devices[a].iommu_group for a in (gpu.address, nic.address) if a in g.devices]
         unread = any(isinstance(x, Missing) and is_lost(x) for x in groups)
-        effect: Effect = "unknown" if unread or g.is_lost("read:/sys/kernel/iommu_groups/") else "info"
-        steps.append(ReasonStep("whether an IOMMU translates DMA is not known", effect))
-    if acs.redirecting:
-        steps.append(
-            ReasonStep(
-                "ACS sends traffic up to the root complex and back",
-                "degraded",
-                acs_evidence(acs.redirecting),
-                acs_fix(acs.redirecting),
-            )
-        )
-    elif acs.unread and iommu.mode is not IommuMode.OFF:
-        names = ", ".join(p.address for p in acs.unread)
-        steps.append(ReasonStep(f"ACS of {names} needs root to read; if it redirects, traffic makes a detour", "info"))
-    return steps
+        return "unknown" if unread or g.is_lost("read:/sys/kernel/iommu_groups/") else "info"
+
+    iommu = []
+    if passed.iommu.mode not in (IommuMode.OFF, IommuMode.IDENTITY):
+        translated = "the IOMMU translates DMA, so traffic goes up to it"
+        iommu = [detours.by_iommu(passed, translated, "boot with iommu=pt (or the IOMMU off)", not_known)]
+    return [*detours.guest_untold(g), *iommu, *detours.by_acs(passed, "traffic", "traffic makes")]
 
 
 def _ports_beside_c2c(g: Ground, gpu: Gpu, nic: Nic) -> list[ReasonStep]:
@@ -255,8 +231,7 @@ def _ports_beside_c2c(g: Ground, gpu: Gpu, nic: Nic) -> list[ReasonStep]:
     acs = acs_between(g, gpu.address, nic.address)
     if not acs.redirecting:
         return []
-    text = "ACS redirects at the root ports, so the NIC cannot reach the GPU directly"
-    return [ReasonStep(text, "degraded", acs_evidence(acs.redirecting), acs_fix(acs.redirecting))]
+    return [detours.redirected(acs, "ACS redirects at the root ports, so the NIC cannot reach the GPU directly")]
 
 
 @once
@@ -296,16 +271,9 @@ def _window(g: Ground, gpu: Gpu) -> list[ReasonStep]:
         isinstance(x, Missing) and is_lost(x) for x in (nvml.bar1_total_bytes, nvml.memory_total_bytes)
     ):
         return [ReasonStep(f"how large the window to {gpu.label}'s memory (BAR1) is could not be read", "unknown")]
-    if nvml is None or isinstance(nvml.bar1_total_bytes, Missing) or isinstance(nvml.memory_total_bytes, Missing):
+    mib = detours.small_window_mib(nvml)
+    if nvml is None or mib is None:
         return []
-    if nvml.bar1_total_bytes >= nvml.memory_total_bytes // 2:
-        return []
-    return [
-        ReasonStep(
-            f"the window to {gpu.label}'s memory (BAR1) is {nvml.bar1_total_bytes >> 20} MiB, and no more can be "
-            "registered at a time",
-            "degraded",
-            said(nvml, "DeviceGetBAR1MemoryInfo", nvml.bar1_total_bytes),
-            "turn on Above 4G decoding and Resizable BAR in the firmware setup",
-        )
-    ]
+    text = f"the window to {gpu.label}'s memory (BAR1) is {mib} MiB, and no more can be registered at a time"
+    quoted = said(nvml, "DeviceGetBAR1MemoryInfo", nvml.bar1_total_bytes)
+    return [ReasonStep(text, "degraded", quoted, detours.LARGER_WINDOW)]
