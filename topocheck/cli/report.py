@@ -4,18 +4,15 @@ Annotations are not postponed: typer would evaluate each from text, twice, which
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from topocheck.cli import common
 from topocheck.cli.fabric_join import FabricFiles
+from topocheck.cli.report_formats import FORMATS, rendered
 from topocheck.model.base import InputError
 
-if TYPE_CHECKING:
-    from topocheck.pipeline import Report
-
-FORMATS = ("text", "json", "markdown", "html", "svg")
 SECTIONS = (
     "summary", "notes", "devices", "tree", "matrix", "pcie", "nvlink", "nics", "numa", "nccl", "p2p", "rdma", "limits",
     "software", "system-summary", "probes",
@@ -104,44 +101,6 @@ def report(
     from topocheck.pipeline import build_report
 
     result = build_report(host)
-    if format_ == "json":
-        import topocheck
-        from topocheck.render import report_json as document
-
-        common.emit(document.encode(document.report_document(result, topocheck.__version__)), output)
-        return
-    if format_ in ("html", "svg"):
-        common.emit(drawn(result, format_), output)
-        return
-    if format_ == "markdown":
-        from topocheck.render.markdown import report_markdown
-
-        common.emit(report_markdown(result, section), output)
-        return
-    from topocheck.render.text import report_text
-
-    common.emit(
-        report_text(result, section or (SECTIONS if all_ else None), common.style(output, no_color, width)), output
-    )
-
-
-def drawn(result: "Report", format_: str) -> str:
-    """Return a report as a page (`html`) or as the drawing alone (`svg`).
-
-    Raises:
-        InputError: nothing was read that could be drawn.
-    """
-    if format_ == "svg":
-        from topocheck.picture.scene import can_be_drawn
-
-        if not can_be_drawn(result.topology):
-            raise InputError(
-                "--format svg: what was read names GPUs without the PCI tree that they hang on, so there is nothing to "
-                "draw; --format html shows the matrix"
-            )
-        from topocheck.render.html.node import report_svg
-
-        return report_svg(result)
-    from topocheck.render.html.report import report_html
-
-    return report_html(result)
+    sections = section or (SECTIONS if all_ and format_ == "text" else None)
+    layout = common.style(output, no_color, width)
+    common.emit(rendered(result, format_, layout, sections), output)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-import topocheck
 from topocheck.checks.shared.pasted_matrix import judge_matrix
 from topocheck.cli import common
+from topocheck.cli.report_formats import rendered
 from topocheck.gpudirect.types import GpuDirect, Link, P2pVerdict
 from topocheck.host.base import Host, RecordedBackend
 from topocheck.host.input import read_input
@@ -34,21 +34,7 @@ def smi_report(path: Path, format_: str, style: Style) -> str:
     matrix, name = read_matrix(path)
     result = report_of(matrix, name)
     sections = [s for s in SECTIONS if s != "p2p" or result.gpudirect.p2p]
-    if format_ == "json":
-        from topocheck.render import report_json as document
-
-        return document.encode(document.report_document(result, topocheck.__version__))
-    if format_ in ("html", "svg"):
-        from topocheck.cli.report import drawn
-
-        return drawn(result, format_)
-    if format_ == "markdown":
-        from topocheck.render.markdown import report_markdown
-
-        return report_markdown(result, sections)
-    from topocheck.render.text import report_text
-
-    return report_text(result, sections, style)
+    return rendered(result, format_, style, sections)
 
 
 def read_matrix(path: Path) -> tuple[SmiMatrix, str]:

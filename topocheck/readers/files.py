@@ -5,10 +5,8 @@ Most are one snapshot; what reads all other formats (readers/together.py) is loa
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +18,6 @@ from topocheck.host.recording import snapshot
 
 MAX_BYTES = 64 << 20
 """Of one file, as it lies there."""
-_GZIP = b"\x1f\x8b"
-_SNAPSHOT = b'{"format":"topocheck-snapshot"'
 
 
 class Read(msgspec.Struct, kw_only=True):
@@ -46,7 +42,7 @@ def read_files(paths: Sequence[Path]) -> Read:
         InputError: a file cannot be read, is damaged, or is of no format that is understood.
     """
     files: list[tuple[Path, bytes | None]] = [(p, None if os.path.isdir(p) else _bytes(p)) for p in paths]
-    if len(files) == 1 and (data := files[0][1]) is not None and is_snapshot(data):
+    if len(files) == 1 and (data := files[0][1]) is not None and snapshot.is_snapshot(data):
         header, answers = snapshot.read(io.BytesIO(data), repr(str(paths[0])))
         return Read(answers=answers, header=header)
     from topocheck.readers.together import joined
@@ -73,16 +69,3 @@ def read_data(name: str, data: bytes) -> Read:
 
 def _bytes(path: Path) -> bytes:
     return read_input(path, MAX_BYTES, "a snapshot of topocheck, or a text of another program that it reads")
-
-
-def is_snapshot(data: bytes) -> bool:
-    """Tell whether these are the bytes of a snapshot."""
-    return data.startswith(_GZIP) and _first_bytes(data, len(_SNAPSHOT)) == _SNAPSHOT
-
-
-def _first_bytes(data: bytes, n: int) -> bytes:
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            return stream.read(n)
-    except (OSError, EOFError, zlib.error):
-        return b""

@@ -17,7 +17,6 @@ from topocheck.model.node import MadeFrom, SourceFile, SourcesDiffer
 from topocheck.readers import archive, folder, headings
 from topocheck.readers.base import Answers, Reading, Text
 from topocheck.readers.collected import Collected
-from topocheck.readers.files import is_snapshot
 from topocheck.readers.machines import Machine, machines
 from topocheck.readers.merge import Merged, merge
 from topocheck.readers.registry import readers, understood
@@ -86,7 +85,7 @@ def machines_of(name: str, data: bytes, *, alike_apart: bool = False) -> list[Ma
     Raises:
         InputError: it is damaged, or larger than is read.
     """
-    if is_snapshot(data):
+    if snapshot.is_snapshot(data):
         return [Machine(name="", readings=[_snapshot(name, data)])]
     unpacked = archive.unpacked(name, data)
     if archive.is_archive(unpacked):
@@ -113,12 +112,12 @@ def machines_in(path: Path, *, below: bool = True, alike_apart: bool = False) ->
 
 def is_whole(data: bytes) -> bool:
     """Tell whether a file is what one machine's state was collected to, and not one output of many."""
-    return is_snapshot(data) or any(mark in data[:_WHOLE_WITHIN] for mark in _WHOLE_TEXT)
+    return snapshot.is_snapshot(data) or any(mark in data[:_WHOLE_WITHIN] for mark in _WHOLE_TEXT)
 
 
 def of_bytes(name: str, data: bytes, heading: str = "") -> Iterator[Reading]:
     """Yield what a file says that is no archive: a snapshot, or a text. `heading`: the command that printed it."""
-    if is_snapshot(data):
+    if snapshot.is_snapshot(data):
         yield _snapshot(name, data)
     else:
         yield from _of_text(name, decoded(data), heading)

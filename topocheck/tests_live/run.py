@@ -93,6 +93,7 @@ class Runner:
         self.not_measured: list[NotMeasured] = list(plan.left_out)
         self._done_s = 0.0
         self._row_began = monotonic()
+        self._begun: set[str] = set()  # sweeps, whose measurements have ids of their own
 
     def execute(self) -> Run:
         """Run everything in the plan."""
@@ -106,14 +107,9 @@ class Runner:
             self._collectives(watch, before)
         except KeyboardInterrupt:
             interrupted = True
-            settled = {m.id for m in self.measured} | {n.id for n in self.not_measured}
+            settled = {m.id for m in self.measured} | {n.id for n in self.not_measured} | self._begun
             rows = [r.id for r in self.plan.copies] + [c.id for c in self.plan.collectives]
-            done = {s for r in rows for s in settled if s.startswith(r)}
-            self.not_measured += [
-                NotMeasured(id=r, reason="interrupted")
-                for r in rows
-                if r not in settled and not any(d.startswith(r) for d in done)
-            ]
+            self.not_measured += [NotMeasured(id=r, reason="interrupted") for r in rows if r not in settled]
         finally:
             if self.child is not None:
                 self.child.end()
@@ -201,6 +197,7 @@ class Runner:
                 local_cpus=tuple(cpus),
                 heard=self._heard_ranks,
                 software=self.software,
+                begun=self._begun,
                 quiet_s=quiet_limit_s(self.plan.budget, torch_rows, joined=self.world is not None),
                 torch_limit_s=QUIET_S - 5,
             ):
@@ -211,7 +208,7 @@ class Runner:
     def _mpi(self, rows: tuple[CollectiveRow, ...]) -> None:
         from topocheck.tests_live.collectives.mpi import run_mpi
 
-        for result in run_mpi(rows, world=self.world, software=self.software):
+        for result in run_mpi(rows, world=self.world, software=self.software, begun=self._begun):
             if isinstance(result, Measurement):
                 self.measured.append(result)
             else:

@@ -115,6 +115,16 @@ def _line(question: str, answer: Answer) -> _Line:
     return _Line(question, a=answer)
 
 
+def is_snapshot(data: bytes) -> bool:
+    """Tell whether these are the bytes of a snapshot."""
+    begins = b'{"format":"%s"' % FORMAT.encode()
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            return stream.read(len(begins)) == begins
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
 def load(path: str) -> tuple[Header, dict[str, Answer]]:
     """Return the header and the answers of a snapshot.
 

@@ -27,6 +27,7 @@ def run_mpi(
     *,
     world: World | None = None,
     software: dict[str, str] | None = None,
+    begun: set[str] | None = None,
     quiet_s: float = 60.0,
 ) -> Iterator[Measurement | NotMeasured]:
     """Run sweeps over MPI and yield what comes of them."""
@@ -35,7 +36,7 @@ def run_mpi(
         return
 
     start = mpirun_command(max(r.ranks for r in rows)) if world is None else []
-    yield from run_collectives(rows, software=software, quiet_s=quiet_s, join_s=60.0, mpi=start)
+    yield from run_collectives(rows, software=software, begun=begun, quiet_s=quiet_s, join_s=60.0, mpi=start)
 
 
 def mpi_problem(world: World | None) -> str:

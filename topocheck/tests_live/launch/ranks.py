@@ -107,6 +107,7 @@ def run_collectives(
     local_cpus: tuple[str, ...] = (),
     heard: Heard = lambda kind, words: None,
     software: dict[str, str] | None = None,
+    begun: set[str] | None = None,
     quiet_s: float = QUIET_S,
     join_s: float = JOIN_S,
     torch_limit_s: float | None = None,
@@ -122,6 +123,7 @@ def run_collectives(
         local_cpus: kernel list of the CPUs near it.
         heard: told what happens.
         software: filled with versions as the ranks report them.
+        begun: filled with the ids of the sweeps of which something came.
         quiet_s: seconds of silence that count as a hang.
         join_s: the same before the ranks have met.
         torch_limit_s: seconds after which torch itself gives a call up; a little less than `quiet_s` where None.
@@ -144,6 +146,8 @@ def run_collectives(
         timeout_s=torch_limit_s or quiet_s - 5,
     )
     ranks = Ranks(rows, placed(job, meeting, scope), environment(meeting), heard, mpi)
+    if begun is not None:
+        ranks.settled = begun
     try:
         yield from listen(ranks, quiet_s, join_s)
         if software is not None:

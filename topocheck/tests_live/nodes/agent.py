@@ -37,7 +37,8 @@ TRANSPORTS = {
     "nccl_rdma": {"NCCL_IB_DISABLE": "0", "NCCL_NET_GDR_LEVEL": "LOC"},
     "nccl_gdr": {"NCCL_IB_DISABLE": "0", "NCCL_NET_GDR_LEVEL": "SYS"},
 }
-"""Way -> NCCL's settings for it."""
+"""Transport of torch.distributed -> NCCL's settings for it."""
+NCCL_TRANSPORTS = frozenset(TRANSPORTS) - {"gloo"}
 
 
 class Agent:

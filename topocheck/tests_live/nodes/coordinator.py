@@ -30,7 +30,7 @@ from topocheck.tests_live.launch.exchange import gather_words
 from topocheck.tests_live.launch.rendezvous import UNAUTHENTICATED, Rendezvous
 from topocheck.tests_live.launch.words import InvalidWordError, plain, read
 from topocheck.tests_live.launch.world import LaunchError, RankLostError
-from topocheck.tests_live.nodes.agent import Agent, describe
+from topocheck.tests_live.nodes.agent import NCCL_TRANSPORTS, PROGRAMS, Agent, describe
 from topocheck.tests_live.nodes.schedule import by_leaf, disjoint, rounds, together
 from topocheck.tests_live.nodes.tcp import STALL_S, WARM_S, Listener
 
@@ -122,7 +122,7 @@ class _Serving:
 
 def _agent(meeting: Rendezvous, nics: tuple[str, ...], options: PairsOptions) -> _Serving:
     listener = Listener(meeting.own_address, meeting.key_of("pairs"))
-    nccl = not options.transports or any(w.startswith("nccl") for w in options.transports)
+    nccl = not options.transports or bool(NCCL_TRANSPORTS.intersection(options.transports))
     rank = meeting.world.rank
     me = describe(meeting.node, rank, meeting.own_address, listener.port, nics, nccl=nccl)
     meeting.put(f"hello/{rank}", msgspec.msgpack.encode(me))
@@ -197,7 +197,7 @@ class _Coordinator:
             self.skipped = dict.fromkeys(transports, why)
             return []
         for transport in transports:
-            if transport.startswith("nccl") and without:
+            if transport in NCCL_TRANSPORTS and without:
                 some = ", ".join(without[:4]) + (f" and {len(without) - 4} more" if len(without) > 4 else "")
                 self.skipped[transport] = f"torch with NCCL sees no GPU on {some}"
             elif transport in ("nccl_rdma", "nccl_gdr") and not shared:
@@ -207,7 +207,7 @@ class _Coordinator:
             self.notes.append("no RDMA device with an active port on every node, so no way over RDMA was measured")
         elif self.options.rails and not without:
             out += [("nccl_gdr", rail) for rail in shared]
-        for program in ("ib_write_bw", "ib_write_lat"):
+        for program in PROGRAMS:
             if shared and not self.meeting.authenticated:
                 self.notes.append(f"{program} was not run: {UNAUTHENTICATED}")
             elif shared and all(program in h.programs for h in hellos):
@@ -308,7 +308,7 @@ class _Coordinator:
 def _limit_s(task: Task) -> float:
     if task.transport == "tcp":
         return 2 * (WARM_S + task.seconds) + 2 * STALL_S + 3
-    return PERFTEST_LIMIT_S if task.transport.startswith("ib_") else TORCH_LIMIT_S + 10 * task.seconds
+    return PERFTEST_LIMIT_S if task.transport in PROGRAMS else TORCH_LIMIT_S + 10 * task.seconds
 
 
 def _pair(task: Task, **fields: object) -> PairRate:
