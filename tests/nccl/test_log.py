@@ -113,12 +113,13 @@ def test_what_launchers_put_before_a_line(prefix):
 
 def test_transports_taken_apart():
     t = take_apart("send NET/IB/3(5)/GDRDMA/Shared")
-    assert (t.family, t.dev, t.proxy_rank, t.gdr) == ("NET", 3, 5, True)
+    assert (t.kind, t.side, t.network, t.dev, t.proxy_rank, t.gdr) == ("NET", "send", "IB", 3, 5, True)
     assert take_apart("receive NET/Socket/0").gdr is False
-    assert take_apart("direct shared memory").family == "SHM"
-    assert take_apart("SHM/direct").family == "SHM"
-    assert take_apart("P2P/CUMEM/read").family == "P2P/CUMEM"
+    assert take_apart("direct shared memory").kind == "SHM"
+    assert take_apart("SHM/direct").kind == "SHM"
+    assert take_apart("P2P/CUMEM/read").kind == "P2P/CUMEM"
     assert take_apart("P2P/indirect/4[4]").through == 4
+    assert take_apart("P2P/a new one").kind == take_apart("CollNet/4").kind == "other"
 
 
 def test_the_version_line_without_a_prefix():

@@ -11,7 +11,7 @@ from topocheck.model.address import format_cpulist, normalize_address
 from topocheck.model.base import Missing
 from topocheck.nccl.logs.transports import LoggedTransport, take_apart
 from topocheck.nccl.logs.types import LogPair, NcclLog
-from topocheck.nccl.predict.types import Prediction, RankPair
+from topocheck.nccl.predict.types import P2P_KINDS, Prediction, RankPair, TransportKind
 
 
 class LogDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,15 +32,6 @@ class LogComparison(msgspec.Struct, frozen=True, kw_only=True):
     tests: tuple[str, ...] = ()
 
 
-def family(transport: str) -> str:
-    """Return the family of a predicted transport."""
-    if transport.startswith("SHM"):
-        return "SHM"
-    if transport.startswith("NET"):
-        return "NET"
-    return "/".join(transport.split("/")[:2])
-
-
 def settings_for(log: NcclLog) -> dict[str, str]:
     """Return the settings a log names, the first value of each, to predict with."""
     return {name: values[0] for name, values in log.settings.items() if values}
@@ -54,10 +45,10 @@ def compare(log: NcclLog, prediction: Prediction) -> LogComparison:
     agree = compared = 0
     for key, pair in sorted(log.pairs.items()):
         expected = predicted.get(key)
-        if expected is None or isinstance(expected.transport, Missing):
+        if expected is None or isinstance(expected.transport, Missing) or expected.transport_kind is None:
             continue
         compared += 1
-        found = _differs(log, pair, expected, expected.transport, p2p_refused=p2p_refused)
+        found = _differs(log, pair, expected, expected.transport_kind, p2p_refused=p2p_refused)
         if found is None:
             agree += 1
         else:
@@ -188,24 +179,23 @@ def _layout(log: NcclLog, prediction: Prediction) -> list[LogDifference]:
 
 
 def _differs(
-    log: NcclLog, pair: LogPair, expected: RankPair, transport: str, *, p2p_refused: bool
+    log: NcclLog, pair: LogPair, expected: RankPair, wanted: TransportKind, *, p2p_refused: bool
 ) -> LogDifference | None:
     seen = [take_apart(t) for t in pair.transports]
-    families = {t.family for t in seen}
-    wanted = family(transport)
+    kinds = {t.kind for t in seen}
     subject = f"rank {pair.from_rank} -> rank {pair.to_rank}"
-    if families == {wanted}:
+    if kinds == {wanted}:
         if wanted == "NET":
             return _net_differs(subject, seen, expected)
         return None
     logged = ", ".join(sorted(t.text for t in seen))
-    why = tuple(_explain(log, pair, families, wanted, p2p_refused=p2p_refused))
-    return LogDifference(subject=subject, logged=logged, predicted=transport, explanations=why)
+    why = tuple(_explain(log, pair, kinds, wanted, p2p_refused=p2p_refused))
+    return LogDifference(subject=subject, logged=logged, predicted=str(expected.transport), explanations=why)
 
 
 def _net_differs(subject: str, seen: list[LoggedTransport], expected: RankPair) -> LogDifference | None:
     for side, wanted in (("send", expected.gdr_send), ("receive", expected.gdr_receive)):
-        own = [t for t in seen if t.text.startswith(side)]
+        own = [t for t in seen if t.side == side]
         if own and any(t.gdr != wanted for t in own):
             words = "with GPUDirect RDMA" if wanted else "through host memory"
             why = (
@@ -240,26 +230,28 @@ def _p2p_refused(log: NcclLog) -> bool:
     return any(word in text for text in texts for word in words)
 
 
-def _explain(log: NcclLog, pair: LogPair, families: set[str], wanted: str, *, p2p_refused: bool) -> list[str]:
+def _explain(
+    log: NcclLog, pair: LogPair, kinds: set[TransportKind], wanted: TransportKind, *, p2p_refused: bool
+) -> list[str]:
     out = [
         f"the log says {name}={values[0]}: predict with --set {name}={values[0]}"
         for name, values in log.settings.items()
         if name in _DECIDING and values
     ]
     a, b = (log.ranks.get(n) for n in (pair.from_rank, pair.to_rank))
-    if a and b and a.host and b.host and a.host != b.host and "NET" in families and wanted != "NET":
+    if a and b and a.host and b.host and a.host != b.host and "NET" in kinds and wanted != "NET":
         out.insert(0, f"the log has these ranks on two hosts, {a.host} and {b.host}: give the job's ranks with --ranks")
-    if wanted.startswith("P2P") and families & {"SHM", "NET"}:
+    if wanted in P2P_KINDS and kinds & {"SHM", "NET"}:
         if p2p_refused:
             out.insert(0, "the log says that NVML or CUDA refused P2P at run time")
         out.append("fewer or more GPUs in the communicator than predicted change the default P2P level on AMD hosts")
-    if "NET" in families and wanted != "NET":
+    if "NET" in kinds and wanted != "NET":
         out.append("the ranks sit in containers that do not share /dev/shm, or have other hostnames")
-    if families == {"P2P/IPC"} and wanted == "P2P/CUMEM":
+    if kinds == {"P2P/IPC"} and wanted == "P2P/CUMEM":
         out.append("cuMem was off: NCCL_CUMEM_ENABLE=0 in a settings file, or a driver older than CUDA 12.0")
-    if families == {"P2P/direct pointer"} and wanted.startswith("P2P"):
+    if kinds == {"P2P/direct pointer"} and wanted in P2P_KINDS:
         out.append("the ranks are threads of one process; the prediction took a process for each")
-    if families == {"SHM"} and wanted == "NET":
+    if kinds == {"SHM"} and wanted == "NET":
         out.append("the ranks share /dev/shm, which the prediction did not know")
     out.append("the topology NCCL saw differs: compare its NCCL_TOPO_DUMP_FILE with topocheck nccl topo --input")
     return out

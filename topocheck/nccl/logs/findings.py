@@ -9,6 +9,7 @@ from topocheck.knowledge.nccl import parse_version
 from topocheck.model.address import format_cpulist
 from topocheck.nccl.logs.transports import take_apart
 from topocheck.nccl.logs.types import LogFinding, LogPair, NcclLog
+from topocheck.nccl.predict.types import TransportKind
 
 _OWN = frozenset({"IB", "Socket"})
 """Networks that are part of NCCL (src/transport/net_ib, net_socket)."""
@@ -100,7 +101,9 @@ def _provider(log: NcclLog) -> Iterator[LogFinding]:
 
 
 def _sockets(log: NcclLog) -> Iterator[LogFinding]:
-    by_socket = log.networks == ["Socket"] or any("NET/Socket" in t for p in log.pairs.values() for t in p.transports)
+    by_socket = log.networks == ["Socket"] or any(
+        take_apart(t).network == "Socket" for p in log.pairs.values() for t in p.transports
+    )
     if not by_socket or not _several(log):
         return
     off = [
@@ -130,12 +133,10 @@ def _same_host(log: NcclLog, pair: LogPair) -> bool:
     return a is not None and b is not None and a.host != "" and a.host == b.host and a.pid != b.pid
 
 
-def _inside(log: NcclLog, family: str) -> list[LogPair]:
-    """Return the pairs of ranks of one host, of different processes, that use a family of transports."""
+def _inside(log: NcclLog, kind: TransportKind) -> list[LogPair]:
+    """Return the pairs of ranks of one host, of different processes, that use a kind of transports."""
     return [
-        p
-        for p in log.pairs.values()
-        if _same_host(log, p) and any(take_apart(t).family == family for t in p.transports)
+        p for p in log.pairs.values() if _same_host(log, p) and any(take_apart(t).kind == kind for t in p.transports)
     ]
 
 

@@ -13,8 +13,6 @@ from topocheck.nccl.rules import versions
 from topocheck.nccl.rules.settings import Settings
 
 FUNCTIONS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
-MNNVL = "P2P/MNNVL"
-"""The transport over NVLink between hosts."""
 
 
 def _words(name: str) -> frozenset[str]:
@@ -85,7 +83,7 @@ def _domains(names: list[str], host_of: dict[int, str], pairs: list[RankPair]) -
     """Return the hosts in the NVLink domain of each: itself, and those that NVLink between hosts joins to it."""
     out = {name: {name} for name in names}
     for p in pairs:
-        if p.transport == MNNVL:
+        if p.transport_kind == "P2P/MNNVL":
             out[host_of[p.from_rank]].add(host_of[p.to_rank])
     return [out[name] for name in names]
 

@@ -78,7 +78,7 @@ def _predict(hosts: tuple[HostInput, ...], version: Version, ranks: tuple[RankSp
         hosts_of = {r.rank: r.host for r in ranks}
         nvls, nvls_reason = algorithms.nvls(list(views.values()), hosts_of, pairs)
         may = frozenset.intersection(*map(algorithms.allowed, settings)) if settings else frozenset()
-        far = {p.transport == algorithms.MNNVL for p in pairs if hosts_of[p.from_rank] != hosts_of[p.to_rank]}
+        far = {p.transport_kind == "P2P/MNNVL" for p in pairs if hosts_of[p.from_rank] != hosts_of[p.to_rank]}
         if far != {True, False}:
             limits = bounds(list(views.values()), len(ranks), nvls=nvls is True, one_domain=far == {True})
         limits = tuple(b for b in limits if b.algorithm.lower() in may)

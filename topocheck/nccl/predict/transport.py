@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from topocheck.knowledge.nccl import default_in
 from topocheck.knowledge.nccl_rules import word
 from topocheck.model.base import Evidence, Missing, Reason, ReasonStep
 from topocheck.nccl.predict.pair_tests import HostView
 from topocheck.nccl.predict.path_fixups import local_gpu, local_net, net_is_faster, pxn_reach
-from topocheck.nccl.predict.types import RankPair, RankSpec
+from topocheck.nccl.predict.types import RankPair, RankSpec, Transport, TransportKind
 from topocheck.nccl.rules import versions
 from topocheck.nccl.rules.values import read_integer
 
@@ -56,7 +58,7 @@ def local_pair(view: HostView, a: RankSpec, b: RankSpec, rank_of: dict[int, int]
     why: list[ReasonStep] = [_SAME_HOST]
     apart = a.container != b.container
     check = view.p2p_checks.get((i, j)) or view.check_p2p(i, j)
-    transport: str | Missing | None = None
+    transport: Transport | Missing | None = None
     through = None
     if apart:
         why.append(ReasonStep("their containers do not share /dev/shm: neither P2P nor SHM", "no", (), _SHARE))
@@ -76,7 +78,7 @@ def local_pair(view: HostView, a: RankSpec, b: RankSpec, rank_of: dict[int, int]
         path=path,
         routed=routed.type,
         gb_s=routed.gb_s,
-        transport=transport if transport is not None else "NET",
+        **_worded(transport if transport is not None else _NET),
         through=rank_of.get(through) if through is not None else None,
         reasons=tuple(why),
     )
@@ -84,12 +86,13 @@ def local_pair(view: HostView, a: RankSpec, b: RankSpec, rank_of: dict[int, int]
 
 
 _SAME_HOST = ReasonStep("same host", "info")
+_NET = Transport("NET", "NET")
 _SHARE = "share IPC and /dev/shm between the containers (--ipc=host), with the same NCCL_HOSTID"
 
 
 def _p2p(
     view: HostView, a: RankSpec, b: RankSpec, i: int, j: int, through: int | None, why: list[ReasonStep]
-) -> tuple[str | Missing | None, int | None]:
+) -> tuple[Transport | Missing | None, int | None]:
     """Return the P2P transport and the GPU between, or None where P2P is refused after all."""
     s = view.settings
     copies = s.nonzero("NCCL_P2P_USE_CUDA_MEMCPY")
@@ -100,7 +103,7 @@ def _p2p(
             return None, None
         dev = view.graph.gpus[through].dev
         why.append(ReasonStep(f"the NVLink path goes through the GPU with NVML index {dev}", "yes"))
-        return "P2P/indirect", through
+        return Transport("P2P/indirect", "P2P/indirect"), through
     if net_is_faster(view, i, j):
         text = "both GPUs reach a NIC with more bandwidth than each other: NET is used inside the host"
         why.append(ReasonStep(text, "no", (), "NCCL_NET_DISABLE_INTRA=1"))
@@ -120,11 +123,19 @@ def _p2p(
         return None, None
     if same_process and not s.nonzero("NCCL_P2P_DIRECT_DISABLE") and not copies:
         why.append(ReasonStep("both ranks are in one process", "yes"))
-        return f"P2P/direct pointer{read}", None
+        return Transport("P2P/direct pointer", f"P2P/direct pointer{read}"), None
     why.append(step)
     if isinstance(on, Missing):
         return Missing(on.reason, "P2P/CUMEM or P2P/IPC: " + (on.detail or "cuMem is not known")), None
-    return f"P2P/{'CUMEM' if on else 'IPC'}{read}{ce}", None
+    kind: TransportKind = "P2P/CUMEM" if on else "P2P/IPC"
+    return Transport(kind, f"{kind}{read}{ce}"), None
+
+
+def _worded(transport: Transport | Missing) -> dict[str, Any]:
+    """Return a transport as the fields of a RankPair."""
+    if isinstance(transport, Missing):
+        return {"transport": transport}
+    return {"transport": transport.text, "transport_kind": transport.kind}
 
 
 def _reads(view: HostView, i: int, j: int) -> bool:
@@ -136,7 +147,7 @@ def _reads(view: HostView, i: int, j: int) -> bool:
     return both_80 and view.path("GPU", i, "GPU", j).type == "NVL"
 
 
-def _shm(view: HostView, i: int, j: int, why: list[ReasonStep], *, apart: bool) -> str | None:
+def _shm(view: HostView, i: int, j: int, why: list[ReasonStep], *, apart: bool) -> Transport | None:
     """Return the SHM transport, or None where it is refused."""
     if view.settings.is_one("NCCL_SHM_DISABLE"):
         evidence = view.settings.evidence("NCCL_SHM_DISABLE")
@@ -145,7 +156,7 @@ def _shm(view: HostView, i: int, j: int, why: list[ReasonStep], *, apart: bool) 
     if apart or net_is_faster(view, i, j):
         return None
     why.append(ReasonStep("host memory that both processes share", "yes"))
-    return word("shm_text", view.version, "SHM")
+    return Transport("SHM", word("shm_text", view.version, "SHM"))
 
 
 def _over_net(
@@ -162,13 +173,13 @@ def _over_net(
     if out is None or back is None:
         why.append(ReasonStep("no NIC in the topology: a TCP interface, if one is up", "info"))
     sends, receives = send is not None and send.used, receive is not None and receive.used
-    transport: str | Missing = "NET"
+    transport: Transport | Missing = _NET
     if (send is not None and send.unknown) or (receive is not None and receive.unknown):
         transport = Missing(Reason.NOT_RECORDED, "NET; whether with GPUDirect RDMA is not known")
     elif sends and receives:
-        transport = "NET/GDRDMA"
+        transport = Transport("NET", "NET/GDRDMA")
     elif sends or receives:
-        transport = f"NET/GDRDMA ({'send' if sends else 'receive'} only)"
+        transport = Transport("NET", f"NET/GDRDMA ({'send' if sends else 'receive'} only)")
     rate = 0.0
     if out is not None and back is not None:
         rate = min(va.path("GPU", i, "NET", out).gb_s, vb.path("GPU", j, "NET", back).gb_s)
@@ -180,7 +191,7 @@ def _over_net(
         path=pair.path,
         routed=pair.routed,
         gb_s=rate,
-        transport=transport,
+        **_worded(transport),
         nic_send=va.graph.nets[out].name if out is not None else "",
         nic_receive=vb.graph.nets[back].name if back is not None else "",
         gdr_send=sends,
@@ -224,7 +235,7 @@ def _sending_net(view: HostView, gpu: int, peer_dev: int) -> tuple[int | None, i
 def remote_pair(va: HostView, vb: HostView, a: RankSpec, b: RankSpec, rank_of: dict[int, int]) -> RankPair:
     """Return what two ranks of different hosts do. `rank_of` maps GPU indices of the sender's host to ranks."""
     why: list[ReasonStep] = [ReasonStep("different hosts", "info")]
-    pair = RankPair(from_rank=a.rank, to_rank=b.rank, path="NET", routed="NET", gb_s=0.0, transport="NET")
+    pair = RankPair(from_rank=a.rank, to_rank=b.rank, path="NET", routed="NET", gb_s=0.0, **_worded(_NET))
     i, j = va.gpu(a.gpu), vb.gpu(b.gpu)
     if i is None or j is None:
         missing = Missing(Reason.ABSENT, no_gpu(va, a.gpu) if i is None else no_gpu(vb, b.gpu))
@@ -232,12 +243,12 @@ def remote_pair(va: HostView, vb: HostView, a: RankSpec, b: RankSpec, rank_of: d
     if (linked := _mnnvl(va, vb, a, b, why)) is not None:
         gb_s = min(sum(x.gb_s for x in v.graph.nodes["GPU"][k].links if x.kind == "NVL") for v, k in ((va, i), (vb, j)))
         return RankPair(
-            from_rank=a.rank, to_rank=b.rank, path="NVL", routed="NVL", gb_s=gb_s, transport=linked, reasons=tuple(why)
+            **_worded(linked), from_rank=a.rank, to_rank=b.rank, path="NVL", routed="NVL", gb_s=gb_s, reasons=tuple(why)
         )
     return _over_net(pair, va, vb, i, j, rank_of, why)
 
 
-def _mnnvl(va: HostView, vb: HostView, a: RankSpec, b: RankSpec, why: list[ReasonStep]) -> str | None:
+def _mnnvl(va: HostView, vb: HostView, a: RankSpec, b: RankSpec, why: list[ReasonStep]) -> Transport | None:
     """Return the transport over NVLink between hosts, or None where it is not used."""
     if not versions.has("mnnvl", va.version):
         return None
@@ -264,4 +275,4 @@ def _mnnvl(va: HostView, vb: HostView, a: RankSpec, b: RankSpec, why: list[Reaso
         why.append(ReasonStep("NVLink between hosts needs cuMem", "no", evidence))
         return None
     why.append(ReasonStep("same NVLink domain and clique", "yes", evidence))
-    return "P2P/MNNVL"
+    return Transport("P2P/MNNVL", "P2P/MNNVL")

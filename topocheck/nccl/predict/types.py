@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from topocheck.model.base import ABSENT, Missing, ReasonStep
 from topocheck.model.system import Setting
 from topocheck.nccl.topofile.xml import Element
+
+TransportKind = Literal[
+    "P2P/CUMEM", "P2P/IPC", "P2P/direct pointer", "P2P/indirect", "P2P/MNNVL", "SHM", "NET", "other"
+]
+"""Kinds of transports, whatever the versions word them; `other` is one that a log names and the rules do not know."""
+P2P_KINDS: frozenset[TransportKind] = frozenset(
+    ("P2P/CUMEM", "P2P/IPC", "P2P/direct pointer", "P2P/indirect", "P2P/MNNVL")
+)
+
+
+class Transport(msgspec.Struct, frozen=True):
+    """A transport: its kind, and the version's words for it (`P2P/CUMEM/read`, `SHM/direct/direct`)."""
+
+    kind: TransportKind
+    text: str
 
 
 class NcclPair(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
@@ -87,7 +104,7 @@ class RankPair(msgspec.Struct, frozen=True, kw_only=True):
         routed: the type after them, as its log shows it.
         gb_s: bandwidth NCCL gives to that path; over NET the lower of the two ways to the NICs, 0 without a NIC.
         transport: as the log words it (`P2P/CUMEM`, `SHM/direct/direct`, `NET/GDRDMA`); Missing where a fact it
-            hangs on is not known.
+            hangs on is not known. `transport_kind` is its kind, None where it is Missing.
         nic_send, nic_receive: names of the NICs on either side, where NET is used.
         gdr_send, gdr_receive: whether GPUDirect RDMA is used on either side.
         proxy_rank: rank that sends for this one (PXN).
@@ -100,6 +117,7 @@ class RankPair(msgspec.Struct, frozen=True, kw_only=True):
     routed: str
     gb_s: float
     transport: str | Missing
+    transport_kind: TransportKind | None = None
     nic_send: str = ""
     nic_receive: str = ""
     gdr_send: bool = False
