@@ -103,3 +103,8 @@ def dgx1v() -> str:
             boards.append(switch(f"0000:{0x30 + n:02x}:00.0", card(n), card(n + 1), card_nic, speed=G3))
         cpus.append(cpu(socket, OLD_INTEL, *boards))
     return system(*cpus)
+
+
+def two_gpus(vendor: str) -> str:
+    """Return the topology of a host of one CPU with two GPUs below it."""
+    return system(cpu(0, vendor, gpu("0000:00:06.0", 0, 90), gpu("0000:00:07.0", 1, 90)))

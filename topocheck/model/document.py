@@ -6,7 +6,7 @@ JSON Schema in docs/schema/ is made from these structs, and the fleet reads stor
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -458,28 +458,3 @@ class ReportDoc(msgspec.Struct, kw_only=True):
     probes: list[ProbeDoc]
     missing: dict[str, str] = {}
     """List that may lack entries (`nics`) -> why."""
-
-
-class CheckDoc(msgspec.Struct, kw_only=True):
-    """How one check went."""
-
-    id: str
-    scope: str
-    state: str
-    subjects: list[str] = []
-    detail: str = ""
-
-
-class CheckRunDoc(msgspec.Struct, kw_only=True):
-    """The document of `topocheck check` and `topocheck watch`."""
-
-    schema_version: str
-    topocheck_version: str
-    hostname: str | None = None
-    source: str
-    taken_at: str
-    policy: dict[str, Any]
-    state: str
-    exit_code: int
-    findings: list[FindingDoc]
-    checks: list[CheckDoc]

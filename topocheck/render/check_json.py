@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import topocheck
-from topocheck.model import document as doc
+from topocheck.model.check_document import CheckDoc, CheckRunDoc
+from topocheck.model.document import SCHEMA_VERSION
 from topocheck.render.report_json import encode
 from topocheck.render.report_json import finding as finding_doc
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 def check_json(outcome: Outcome) -> str:
     """Return the outcome as JSON."""
     return encode(
-        doc.CheckRunDoc(
-            schema_version=doc.SCHEMA_VERSION,
+        CheckRunDoc(
+            schema_version=SCHEMA_VERSION,
             topocheck_version=topocheck.__version__,
             hostname=outcome.hostname or None,
             source=outcome.source,
@@ -29,7 +30,7 @@ def check_json(outcome: Outcome) -> str:
             exit_code=outcome.exit_code,
             findings=[finding_doc(f) for f in outcome.findings],
             checks=[
-                doc.CheckDoc(id=r.id, scope=r.scope, state=r.state.value, subjects=list(r.subjects), detail=r.detail)
+                CheckDoc(id=r.id, scope=r.scope, state=r.state.value, subjects=list(r.subjects), detail=r.detail)
                 for r in outcome.results
             ],
         )

@@ -10,10 +10,11 @@ import sys
 import msgspec
 
 from topocheck.model import document as doc
+from topocheck.model.check_document import CheckRunDoc
 
 DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "report": (doc.ReportDoc, "topocheck report --format json"),
-    "check": (doc.CheckRunDoc, "topocheck check --format json"),
+    "check": (CheckRunDoc, "topocheck check --format json"),
 }
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
