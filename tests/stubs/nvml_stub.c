@@ -11,6 +11,7 @@
  *   NVML_STUB_ONCE    file: the process that finds it absent makes it, and ends with SIGSEGV while it loads this library
  *   NVML_STUB_ENDLESS file: likewise, but loading never ends
  *   NVML_STUB_DENIED  function that answers NO_PERMISSION
+ *   NVML_STUB_EVENTS  events that are waiting, see nvmlEventSetWait_v2
  * Compiled with -DOLD_DRIVER it lacks the functions that a driver of 2018 lacks.
  *
  * The forms of functions and structs are those of NVIDIA's public nvml.h. The values are those of an SXM5 H100 in a
@@ -335,6 +336,59 @@ int nvmlDeviceGetFieldValues(Device d, int count, struct field *out) {
 }
 
 #ifndef OLD_DRIVER
+/* NVML_STUB_EVENTS: `index:type:data:gi:ci,...`, given out one by one; NVML_STUB_DENIED may refuse the registration. */
+static int given, registered;
+
+int nvmlEventSetCreate(void **out) {
+    ENTER(-1);
+    *out = &given;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetSupportedEventTypes(Device d, ulong64 *out) {
+    ENTER(INDEX(d));
+    *out = 0x1f;
+    return SUCCESS;
+}
+
+int nvmlDeviceRegisterEvents(Device d, ulong64 types, void *set) {
+    (void)set;
+    ENTER(INDEX(d));
+    if (types & ~0x1full) return NOT_SUPPORTED;
+    registered = 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetIndex(Device d, uint *out) {
+    *out = (uint)INDEX(d);
+    return SUCCESS;
+}
+
+struct event {
+    Device device;
+    ulong64 type, data;
+    uint gpu_instance, compute_instance;
+};
+
+int nvmlEventSetWait_v2(void *set, struct event *out, uint timeout) {
+    (void)set;
+    (void)timeout;
+    ENTER(-1);
+    const char *p = setting("NVML_STUB_EVENTS");
+    for (int skip = given; *p && skip; skip--) {
+        p = strchr(p, ',');
+        if (!p) return 10; /* TIMEOUT */
+        p++;
+    }
+    int index;
+    if (!registered || sscanf(p, "%d:%llx:%llu:%u:%u", &index, &out->type, &out->data, &out->gpu_instance,
+                              &out->compute_instance) != 5)
+        return 10;
+    out->device = (Device)(long)(index + 1);
+    given++;
+    return SUCCESS;
+}
+
 struct memory_v2 {
     uint version;
     ulong64 total, reserved, free, used;

@@ -141,7 +141,7 @@ ROOMS = {
     ),
     "monitor": Room(
         "the one sampler of a running machine: `watch`, and `bw` while it measures",
-        "host host/live model overtime probes probes/nvml probes/pci process topology",
+        "host host/live knowledge model overtime probes probes/nvml probes/pci process topology",
     ),
     "tests_live": Room(
         "one run of `bw`; the entry point of ranks",

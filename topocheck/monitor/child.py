@@ -12,10 +12,12 @@ from time import monotonic, sleep
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from topocheck.host.base import Host
+from topocheck.monitor.events import Events
 from topocheck.monitor.plan import Plan
-from topocheck.overtime.types import Reading, Sample, sample_of
+from topocheck.overtime.types import GpuEvent, GpuReading, Reading, Sample, sample_of
 
 Source = Literal["nvml", "sysfs"]
 
@@ -51,6 +53,7 @@ def run(host: Host, source: Source, job: Job, fd: int) -> None:
     """Sample until the parent is gone; samples whose time passed while another was taken are left out."""
     number = 0
     full_from = 0
+    events = Events(job.plan) if source == "nvml" and job.plan.counters else None
     while True:
         wait = job.start + number * job.interval_s - monotonic()
         if wait > 0:
@@ -60,7 +63,10 @@ def run(host: Host, source: Source, job: Job, fd: int) -> None:
         if full:
             full_from = number + job.plan.full_every
         readings = read(host, source, job.plan, full=full)
-        tick = Tick(number=number, at=at, sample=sample_of(at - job.start, readings))
+        found: tuple[GpuEvent, ...] = ()
+        if events is not None:
+            readings, found = _with_events(host, events, readings)
+        tick = Tick(number=number, at=at, sample=sample_of(at - job.start, readings, None, found))
         data = msgspec.json.encode(tick) + b"\n"
         try:
             while data:
@@ -69,6 +75,21 @@ def run(host: Host, source: Source, job: Job, fd: int) -> None:
             return
         following = max(number + 1, int((monotonic() - job.start) / job.interval_s))
         number = min(following, job.plan.last) if number < job.plan.last else following
+
+
+def _with_events(host: Host, events: Events, readings: list[Reading]) -> tuple[list[Reading], tuple[GpuEvent, ...]]:
+    """Return the readings, with why a GPU's events are not sent, and the events that came."""
+    gpus = [r for r in readings if isinstance(r, GpuReading)]
+    events.register(host, frozenset(g.address for g in gpus if not g.suspended and not g.lost))
+    found = events.take(host)
+    why = events.refused
+    told = [
+        replace(r, missing={**r.missing, "events": why[r.address]})
+        if isinstance(r, GpuReading) and r.address in why
+        else r
+        for r in readings
+    ]
+    return told, found
 
 
 def main() -> None:

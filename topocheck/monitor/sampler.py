@@ -119,6 +119,7 @@ class Sampler:
             nvlinks=tuple(r for t in ticks for r in t.sample.nvlinks),
             ports=tuple(r for t in ticks for r in t.sample.ports),
             silent=silent,
+            events=tuple(e for t in ticks for e in t.sample.events),
         )
 
     def _tick(self, feed: Feed, number: int, due: float) -> Tick | str | None:

@@ -7,25 +7,10 @@ from collections.abc import Iterator
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import ends, named
 from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest
+from topocheck.knowledge.xids import XIDS
 from topocheck.model.base import Evidence, Finding, Missing, State
 from topocheck.model.kernel_log import nic_trouble, not_started, pcie_error, xid
 from topocheck.topology.types import Gpu, Nic
-
-XIDS = {
-    48: "uncorrectable memory error",
-    63: "memory row remapped, or its page retired",
-    64: "memory row could not be remapped",
-    74: "NVLink error",
-    79: "GPU has fallen off the bus",
-    92: "many corrected memory errors",
-    94: "contained memory error",
-    95: "uncontained memory error",
-    119: "the GPU's system processor (GSP) does not answer",
-    120: "error of the GPU's system processor (GSP)",
-    140: "unrecovered memory error",
-    143: "GPU could not be initialised",
-}
-"""Xids of the hardware (NVIDIA, Xid Errors); those of programs (13, 31, 43, 45) say nothing of the machine."""
 
 
 @check(

@@ -7,8 +7,9 @@ from statistics import median
 
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.watch.run import READS, history_in, said
+from topocheck.knowledge.xids import EVENTS, HANDLED, MINOR_EVENTS, XID_EVENT, XIDS
 from topocheck.model.base import Evidence, Finding, State, known
-from topocheck.overtime.types import SLOWDOWNS, ClockReason, GpuReading, Kind
+from topocheck.overtime.types import SLOWDOWNS, ClockReason, GpuEvent, GpuReading, Kind
 
 _SHARE = 0.05
 _SLOWER_BY = 0.15
@@ -122,3 +123,52 @@ def straggler(context: Context) -> Iterator[Finding]:
 def _busy_clock(r: GpuReading) -> int | None:
     busy = known(r.utilization_percent) and r.utilization_percent >= _FULLY_BUSY_PERCENT
     return r.clock_sm_mhz if busy and known(r.clock_sm_mhz) and r.clock_sm_mhz > 0 else None
+
+
+@check("watch.gpu-events", severity=State.FAIL, reads=READS)
+def gpu_events(context: Context) -> Iterator[Finding]:
+    """The driver reported a fault of a GPU while the machine was watched.
+
+    Looks at:
+        The events that NVML sends without root: Xids of the hardware, uncorrectable memory errors, poisoned memory,
+        GPUs that became unavailable. Xids of programs (13, 31, 43, 45) and those that are not known are notes.
+
+    Why it matters:
+        Jobs on the GPU end or compute wrong results, and it takes a reset or a reboot to trust it again.
+
+    Fix:
+        Drain the node, reset the GPU or reboot, and run dcgmi diag -r 3; where it returns, have it serviced.
+
+    Does not apply:
+        Where the driver sends no events.
+    """
+    history = history_in(context)
+    found: dict[tuple[str, int, int], list[GpuEvent]] = {}
+    for s in history.samples:
+        for e in s.events:
+            found.setdefault((e.address, e.type, e.data), []).append(e)
+    sent = any("events" not in r.missing for series in history.gpus().values() for _, r in series)
+    if not found and not sent:
+        raise not_applicable("no GPU's events were sent")
+    for (address, type_, number), events in found.items():
+        if type_ == XID_EVENT:
+            name, what = f"Xid {number}", XIDS.get(number, "none of the known hardware errors")
+            state = State.NOTE if number not in XIDS else State.WARN if number in HANDLED else State.FAIL
+        else:
+            name, what = f"event 0x{type_:x}", EVENTS.get(type_, "not known")
+            state = State.NOTE if type_ not in EVENTS else State.WARN if type_ in MINOR_EVENTS else State.FAIL
+        times = f", {len(events)} times" if len(events) > 1 else ""
+        mig = ", ".join(dict.fromkeys(f"{e.gpu_instance}" for e in events if known(e.gpu_instance)))
+        yield Finding(
+            state=state,
+            subject=history.label(address),
+            title=f"{name}: {what}{times}" + (f" (MIG GPU instance {mig})" if mig else ""),
+            consequence="jobs on this GPU end, or their results are wrong"
+            if state is not State.NOTE
+            else "most often a fault of the program that ran",
+            evidence=(Evidence(f"NVML EventSetWait {address}", f"type 0x{type_:x} data {number}"),),
+            rule="no fault is reported",
+            fix=""
+            if state is State.NOTE
+            else "drain the node, reset the GPU or reboot, run dcgmi diag -r 3; where it returns, have it serviced",
+        )

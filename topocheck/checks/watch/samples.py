@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.watch.run import READS, WatchContext, history_in
-from topocheck.model.base import Evidence, Finding, State
+from topocheck.model.base import Evidence, Finding, Missing, Reason, State, is_lost
+from topocheck.overtime.history import History
+from topocheck.overtime.types import Kind
 
 
 @check("watch.not-sampled", severity=State.UNKNOWN, reads=READS)
@@ -82,9 +84,7 @@ def counters_restarted(context: Context) -> Iterator[Finding]:
                 "began again": [n for n, g in counters.items() if g.resets],
                 "could no longer be read": [n for n, g in counters.items() if g.vanished],
                 "at their maximum": [n for n, g in counters.items() if g.saturated],
-                "could not be read": sorted(
-                    {n for _, r in history.readings[kind][subject] for n in r.missing} - counters.keys()
-                ),
+                "could not be read": sorted(_unread(history, kind, subject).keys() - counters.keys()),
             }
             found = {what: names for what, names in words.items() if names}
             if found:
@@ -98,6 +98,21 @@ def counters_restarted(context: Context) -> Iterator[Finding]:
                         Evidence(f"{kind.value} {subject} {n}", f"{g.first} -> {g.last}")
                         for n, g in counters.items()
                         if g.resets or g.vanished or g.saturated
+                    )[:8]
+                    + tuple(
+                        Evidence(f"{kind.value} {subject} {n}", str(why))
+                        for n, why in _unread(history, kind, subject).items()
+                        if n in words["could not be read"]
                     )[:8],
                     rule="counters only grow",
                 )
+
+
+def _unread(history: History, kind: Kind, subject: str) -> dict[str, Missing]:
+    """Return counter -> why it was not read, the last time; without those that the driver does not offer."""
+    return {
+        name: why
+        for _, r in history.readings[kind][subject]
+        for name, why in r.missing.items()
+        if why.reason is not Reason.UNSUPPORTED or is_lost(why)
+    }

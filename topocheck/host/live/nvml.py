@@ -42,6 +42,9 @@ pynvml or this driver does not have is `unsupported: NVMLError_FunctionNotFound`
 | DeviceGetNvLinkCapability | i, link, capability | int: 0 or 1 |
 | DeviceGetP2PStatus | i, j, index (0 read, 1 write, 2 NVLink, 3 atomics, 4 PCIe) | int: 0 OK ... 6 unknown |
 | DeviceGetTopologyCommonAncestor | i, j | int: 0, 10, 20, 30, 40, 50 |
+| EventSetRegister | i, mask | int: the event types of the mask that the GPU has, which are sent from now on |
+| EventSetWait | milliseconds | list of [i, type, data, GPU instance, compute instance], at most 64; the last two None |
+| | | where the event is of no MIG device |
 | DeviceGetComputeRunningProcesses, GraphicsRunningProcesses | i | list of {pid, usedGpuMemory: bytes or None} |
 
 Errors: see `REASONS`; the detail is the name of pynvml's exception (`NVMLError_GpuIsLost`).
@@ -265,6 +268,40 @@ def _processes(call: str) -> Callable[..., Answer]:
     return answer
 
 
+_MOST_EVENTS = 64
+_NO_INSTANCE = 0xFFFFFFFF
+"""gpuInstanceId and computeInstanceId of an event of the whole GPU (nvml.h, nvmlEventData_t)."""
+
+
+@functools.cache
+def _event_set() -> Any:
+    """Return this process's event set: the driver sends it what was registered, until the process ends."""
+    return _function(_library(), "EventSetCreate")()
+
+
+def _register(nvml: Any, index: int, mask: int) -> Answer:
+    handle = _handle(int(index))
+    types = int(_function(nvml, "DeviceGetSupportedEventTypes")(handle)) & int(mask)
+    if types:
+        _function(nvml, "DeviceRegisterEvents")(handle, types, _event_set())
+    return types
+
+
+def _wait(nvml: Any, milliseconds: int) -> Answer:
+    """Waits for the first event alone; those that came with it are there at once."""
+    found: list[list[int | None]] = []
+    timeout = min(max(int(milliseconds), 0), 1000)
+    while len(found) < _MOST_EVENTS:
+        try:
+            e = _function(nvml, "EventSetWait_v2")(_event_set(), timeout)
+        except nvml.NVMLError_Timeout:
+            break
+        timeout = 0
+        instances = [None if n == _NO_INSTANCE else int(n) for n in (e.gpuInstanceId, e.computeInstanceId)]
+        found.append([int(nvml.nvmlDeviceGetIndex(e.device)), int(e.eventType), int(e.eventData), *instances])
+    return found
+
+
 _SPECIAL: dict[str, Callable[..., Answer]] = {
     "DeviceGetMemoryInfo": _memory,
     "DeviceGetMigDeviceHandleByIndex": _mig_device,
@@ -272,6 +309,8 @@ _SPECIAL: dict[str, Callable[..., Answer]] = {
     "DeviceGetCpuAffinity": _words("DeviceGetCpuAffinity"),
     "DeviceGetMemoryAffinity": _words("DeviceGetMemoryAffinity"),
     "DeviceGetFieldValues": _field_values,
+    "EventSetRegister": _register,
+    "EventSetWait": _wait,
     "DeviceGetComputeRunningProcesses": _processes("DeviceGetComputeRunningProcesses"),
     "DeviceGetGraphicsRunningProcesses": _processes("DeviceGetGraphicsRunningProcesses"),
 }
