@@ -4,7 +4,8 @@
 
 The machines are made up (tests/machines/many.py): GPUs with NVLink or PCIe alone, HCAs, and recordings in which a
 driver or a folder names more than there can be. Each command runs in a process of its own; the minimum of its user
-and system time is shown, for others on the machine only add to it. Exits 1 where 256 GPUs take BUDGET_S or more.
+and system time is shown, for others on the machine only add to it. Exits 1 where 256 GPUs take BUDGET_S or more, as
+text or as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from topocheck.host.recording import snapshot
 from topocheck.pipeline import read_node
 from topocheck.probes.registry import PROBE_SET_VERSION
 
-BUDGET_S = 6.0
+BUDGET_S = 3.0
 IN_BUDGET = "256 GPUs, NVLink"
 
 MAIN = "import sys; sys.argv[0] = 'topocheck'; from topocheck.cli.main import main; main()"
@@ -121,7 +122,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name, size, text, json, kib in rows(Path(folder), runs):
             print(f"{name:<32} {size >> 10:>6} KiB {text:>6.2f} s {json:>6.2f} s {kib >> 10:>5} MiB", flush=True)
-            late |= name == IN_BUDGET and text >= BUDGET_S
+            late |= name == IN_BUDGET and max(text, json) >= BUDGET_S
     return int(late)
 
 

@@ -18,7 +18,7 @@ from topocheck.pipeline import build_report, read_node
 from topocheck.probes.kept.table import table
 from topocheck.probes.registry import PROBE_SET_VERSION
 from topocheck.render.page import Style
-from topocheck.render.report_json import encode, report_document
+from topocheck.render.report_json import encode, report_document, report_pieces
 from topocheck.render.text import SECTIONS, report_text
 
 SMALL = ("h100_x2_vm", "laptop", "no_pci", "gpu_lost", "mig_node")
@@ -67,7 +67,9 @@ def test_findings_are_the_same_with_identifiers_replaced(name):
 
 @pytest.mark.parametrize("name", names())
 def test_json_of_every_machine_is_of_the_promised_form(name):
-    text = encode(report_document(build_report(machine(name).host()), topocheck.__version__))
+    report = build_report(machine(name).host())
+    text = encode(report_document(report, topocheck.__version__))
+    assert "".join(report_pieces(report, topocheck.__version__)) == text
     document = msgspec.json.decode(text, type=ReportDoc, strict=True)
     assert document.schema_version == SCHEMA_VERSION
     for devices in (document.gpus, document.accelerators):  # every ordered pair, and each one to every NIC

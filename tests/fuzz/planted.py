@@ -14,6 +14,12 @@ def fine(case: Case) -> None:
     print("fine", sorted(os.listdir(".")), case.stdin.decode(), os.environ.get("WORD", ""))
 
 
+def deep(case: Case) -> None:
+    for _ in range(1500):
+        os.mkdir("d")
+        os.chdir("d")
+
+
 def traceback(case: Case) -> None:
     if b"bad\n" in case.files.get("in", b"bad\n"):
         int("²")

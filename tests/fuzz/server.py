@@ -17,11 +17,12 @@ import resource
 import select
 import shutil
 import signal
-import stat
 import struct
+import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -156,27 +157,37 @@ def _lay_out(case: Case, work: Path) -> None:
 
 
 def _remove(work: Path) -> None:
-    shutil.rmtree(work, ignore_errors=True)
-    if work.exists():  # a folder that was made unreadable, or a file that a process still makes
-        for root, folders, _ in os.walk(work):
-            for name in folders:
-                os.chmod(os.path.join(root, name), 0o700)
-        shutil.rmtree(work)
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(work, ignore_errors=True)
+    if work.exists():  # a folder that was made unreadable, a file that a process still makes, or very many levels
+        for entry in _entries(work):
+            if entry.is_dir(follow_symlinks=False):
+                os.chmod(entry.path, 0o700)
+        subprocess.run(["rm", "-rf", "--", work], check=True)
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield all that is below a folder; os.walk calls itself, and Python goes no deeper than a thousand levels."""
+    todo = [str(folder)]
+    while todo:
+        with contextlib.suppress(OSError), os.scandir(todo.pop()) as inside:
+            for entry in inside:
+                yield entry
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(entry.path)
 
 
 def _written(case: Case, work: Path) -> dict[str, bytes]:
     """Return the files that were not there before, or hold something else now."""
     out = {}
-    for root, _, names in os.walk(work):
-        for name in names:
-            path = os.path.join(root, name)
-            short = os.path.relpath(path, work)
-            if not stat.S_ISREG(os.lstat(path).st_mode) or short in case.odd:
-                continue
-            with open(path, "rb") as f:
-                data = f.read(OUTPUT_BYTES)
-            if case.files.get(short, b"")[:OUTPUT_BYTES] != data or short not in case.files:
-                out[short.encode("utf-8", "backslashreplace").decode()] = data
+    for entry in _entries(work):
+        short = os.path.relpath(entry.path, work)
+        if not entry.is_file(follow_symlinks=False) or short in case.odd:
+            continue
+        with open(entry.path, "rb") as f:
+            data = f.read(OUTPUT_BYTES)
+        if case.files.get(short, b"")[:OUTPUT_BYTES] != data or short not in case.files:
+            out[short.encode("utf-8", "backslashreplace").decode()] = data
     return out
 
 

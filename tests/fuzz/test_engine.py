@@ -46,6 +46,13 @@ def test_a_fault_is_found(server: Server, name: str, kind: str) -> None:
     assert [f.kind for f in found(server, name)] == [kind]
 
 
+def test_folders_deeper_than_python_calls_itself_are_left_by_no_case(server: Server) -> None:
+    deep = Case(call="tests.fuzz.planted:deep")
+    for _ in range(2):
+        assert oracles.judge(deep, server.run(deep)) == []
+    assert server.run(Case(call="tests.fuzz.planted:fine")).out.startswith(b"fine []")
+
+
 @pytest.mark.slow
 def test_a_hang_is_ended_and_its_place_is_told(server: Server) -> None:
     (hang,) = found(server, "hang", wall_s=1.0)

@@ -181,3 +181,22 @@ def test_a_command_to_type_holds_a_name_as_one_word(tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-c", f"printf %s {typed}"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == name
     assert list(tmp_path.iterdir()) == []
+
+
+_VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-9, 9), ANY),
+    lambda inside: st.one_of(st.lists(inside, max_size=3), st.dictionaries(st.text(max_size=3), inside, max_size=3)),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), _VALUES, max_size=4), st.lists(_VALUES, max_size=5), st.integers(1, 3))
+def test_json_in_pieces_is_the_json_of_the_whole(plain: dict[str, object], items: list[object], piece: int) -> None:
+    def members(one: object, other: object) -> quoting.Members:
+        inside = quoting.Members({"of it": other, **plain})
+        return quoting.Members({**plain, "list": one, "inside": inside, "empty": quoting.Members()})
+
+    whole = quoting.json_text(members(items, items))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quoting, "_ITEMS", piece)
+        assert "".join(quoting.json_pieces(members(iter(items), iter(items)))) == whole

@@ -6,9 +6,10 @@ an error of input and output. That a file is absent, or that a driver does not o
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -16,8 +17,9 @@ import msgspec
 from tests.support.recorder import Recorder
 from topocheck.checks import registry
 from topocheck.gpudirect import judge as judge_gpudirect
+from topocheck.gpudirect.types import P2pVerdict, RdmaVerdict
 from topocheck.host.base import Answer, Host, HostError, RecordedBackend
-from topocheck.model.base import Finding, ProbeStatus, Reason, State, Verdict
+from topocheck.model.base import Finding, Missing, ProbeStatus, Reason, State, Verdict
 from topocheck.model.node import Node
 from topocheck.nccl.predict.report import installed_version
 from topocheck.nccl.predict.types import NcclView
@@ -34,6 +36,13 @@ _DRIVER = "driver.not-answering"
 _CAUSES = ("probe.failed", "probe.answers-lost", _DRIVER)
 _GROUND = ("pci", "nvml", "cuda", "net", "numa")
 """Facts that the topology rests on, beside the name of a hypervisor."""
+_OF_A_CLASS = 2
+_MOST_TEXT = 64
+_OF_PAIRS = ("P2PStatus", "CommonAncestor", "CanAccessPeer")
+_CLASS_NAME = re.compile(r"/sys/class/(?:net|infiniband)/([^/|]+)")
+_IDENTITY = re.compile(r"(?:[0-9a-fA-F]{2,8}[:.-]){2,}[0-9a-fA-F.]+|\b(?:0x)?[0-9a-f]{8,}\b|mlx5_[0-9]+")
+"""Addresses, GUIDs, UUIDs, serial numbers and names, in which devices that are alike differ."""
+_WORD = re.compile(r"[\w:.]+")
 _ERRORS = {"nvml": "NVMLError_Unknown", "cuda": "CUDA_ERROR_UNKNOWN"}
 
 
@@ -49,6 +58,12 @@ def may_be_lost(question: str, answer: Answer) -> bool:
     if question.startswith(("probe:", "duration:")):
         return False
     return not isinstance(answer, HostError) or answer.reason in (Reason.ABSENT, Reason.UNSUPPORTED)
+
+
+def verdicts_of(report: Report) -> Iterator[P2pVerdict | RdmaVerdict]:
+    """Yield all GPUDirect verdicts."""
+    yield from report.gpudirect.p2p
+    yield from report.gpudirect.rdma
 
 
 def is_answer(loss: str, question: str) -> bool:
@@ -143,6 +158,7 @@ class Case:
             for q in recorder.answers:
                 self.asked.setdefault(q, set()).add(p.name)
         self.base = self._judge(self.answers, ())
+        self._marked: dict[str, Hashable] = {}
         self.questions = sorted(q for q in self.asked if q in self.answers and may_be_lost(q, self.answers[q]))
 
     def _judge(self, answers: Mapping[str, Answer], again: Iterable[str]) -> Report:
@@ -206,6 +222,85 @@ class Case:
                 # A run without the cross-check was not asked for it, and lost nothing.
                 if self._in(part, p.name + loss) and (loss == "timed_out" or p not in OPTIONAL_PROBES):
                     yield Trial(f"probe {p.name}", loss, probe=p.name)
+
+    def sampled(self, part: int = 1) -> Iterator[Trial]:
+        """Yield the trials of `trials` without those that repeat another: one or two of the questions of each class.
+
+        Questions are of one class where they ask the same of devices that are alike (`_class_of`): the eight GPUs of
+        a board that nothing distinguishes, but not the one with a fault. Two of a class lose their answer in different
+        ways.
+
+        Args:
+            part: only about one in so many of them, always the same ones.
+        """
+        classes: dict[Hashable, list[str]] = {}
+        for q in self.questions:
+            classes.setdefault(self._class_of(q), []).append(q)
+        for same in classes.values():
+            if not self._in(part, same[0]):
+                continue
+            first = zlib.crc32(f"{same[0]} {self.name}".encode())
+            for n, q in enumerate(same[:: max(1, len(same) - 1)][:_OF_A_CLASS]):
+                loss = LOSSES[(first + n) % len(LOSSES)]
+                yield Trial(q, "error" if is_answer(loss, q) else loss, (q,))
+        alone = set(self.questions)
+        yield from (t for t in self.trials(part) if t.probe or not (len(t.questions) == 1 and t.what in alone))
+
+    def _class_of(self, question: str) -> Hashable:
+        """Return what a question asks, its answer, and what sets apart the devices that it names.
+
+        That is where they hang, what they are, and what was found of them.
+        """
+        devices = self._named(question)
+        if not devices:
+            return question
+        answer = self.answers[question]
+        shape = f"{len(answer)} bytes" if isinstance(answer, bytes) and len(answer) > _MOST_TEXT else repr(answer)
+        further = question.split("|")[3:]  # kind of access, capability: after the two GPUs, or the GPU and its link
+        # A number that matters is one of a finding, which sets the device apart.
+        return kind_of(question), *further, kind_of(_IDENTITY.sub("ID", shape)), *(self._marks(d) for d in devices)
+
+    def _named(self, question: str) -> list[str]:
+        """Return the addresses, or names, of the devices that a question is about."""
+        kind, _, asked = question.partition(":")
+        call, *arguments = asked.split("|")
+        if kind in ("nvml", "cuda"):
+            count = 2 if call.endswith(_OF_PAIRS) else 1
+            return [self._gpus.get((kind, n), n) for n in arguments[:count]]
+        named = _CLASS_NAME.search(question)
+        return _ADDRESS.findall(question) + ([named[1]] if named is not None else [])
+
+    @functools.cached_property
+    def _gpus(self) -> dict[tuple[str, str], str]:
+        """Library and number -> address of a GPU."""
+        out = {("nvml", str(g.index)): g.address for g in self.base.topology.gpus}
+        return out | {("cuda", str(g.cuda.ordinal)): g.address for g in self.base.topology.gpus if g.cuda is not None}
+
+    def _marks(self, device: str) -> Hashable:
+        """Return what sets a device apart from others of its kind."""
+        if device not in self._marked:
+            self._marked[device] = self._marks_of(device)
+        return self._marked[device]
+
+    def _marks_of(self, device: str) -> Hashable:
+        topology = self.base.topology
+        nic = next((n for n in topology.nics if device in (n.label, *(i.name for i in n.interfaces))), None)
+        address = device if nic is None else nic.address
+        names = {device, address, topology.label(address), *(n.label for n in topology.nics if n.address == address)}
+        found = frozenset(
+            f.id
+            for f in self.base.findings
+            if address in f.devices or names & set(_WORD.findall(f"{f.subject} {f.title}"))
+        )
+        pci = topology.devices.get(address)
+        what = (None, None) if pci is None else (str(pci.vendor_id), str(pci.device_id))
+        chain = topology.chains.get(address, ())
+        numa = pci.numa_node if pci is not None and isinstance(pci.numa_node, Missing) else None
+        paths = frozenset(
+            (str(p.class_), str(p.pcie_class), str(p.crosses_nodes)) for p in topology.paths if p.from_ == address
+        )
+        verdicts = frozenset(v.verdict for v in verdicts_of(self.base) if address in (v.from_, v.to))
+        return found, what, len(chain), numa, paths, verdicts
 
     def _in(self, part: int, text: str) -> bool:
         return zlib.crc32(f"{self.name} {text}".encode()) % part == 0

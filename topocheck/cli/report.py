@@ -101,6 +101,7 @@ def report(
     from topocheck.pipeline import build_report
 
     result = build_report(host)
+    common.leave(host, result)
     sections = section or (SECTIONS if all_ and format_ == "text" else None)
     layout = common.style(output, no_color, width)
     common.emit(rendered(result, format_, layout, sections), output)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from topocheck.model.base import InputError
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "markdown", "html", "svg")
 
 
-def rendered(report: Report, format_: str, style: Style, sections: Sequence[str] | None) -> str:
-    """Return a report in one of FORMATS; `sections` of text and Markdown, the first screen where None.
+def rendered(report: Report, format_: str, style: Style, sections: Sequence[str] | None) -> str | Iterator[str]:
+    """Return a report in one of FORMATS, JSON in pieces; `sections` of text and Markdown, the first screen where None.
 
     Raises:
         InputError: a drawing was asked for, and nothing was read that could be drawn.
@@ -24,7 +24,7 @@ def rendered(report: Report, format_: str, style: Style, sections: Sequence[str]
         import topocheck
         from topocheck.render import report_json as document
 
-        return document.encode(document.report_document(report, topocheck.__version__))
+        return document.report_pieces(report, topocheck.__version__)
     if format_ == "html":
         from topocheck.render.html.report import report_html
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,7 @@ LIMIT_BYTES = 4 << 20
 SECTIONS = ("summary", "matrix", "p2p")
 
 
-def smi_report(path: Path, format_: str, style: Style) -> str:
+def smi_report(path: Path, format_: str, style: Style) -> str | Iterator[str]:
     """Return the report of a pasted matrix; warnings about the text go to standard error.
 
     Raises:

@@ -79,12 +79,12 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @functools.cached_property
     def statuses(self) -> dict[tuple[str, str], P2pStatus]:
         """NVML's P2P status of each ordered pair of addresses."""
-        return {(s.from_address, s.to_address): s for s in reversed(self.node.nvml.p2p)}
+        return self.node.nvml.statuses
 
     @functools.cached_property
     def peers(self) -> dict[tuple[str, str], bool | Missing]:
         """Whether CUDA can access the second of two addresses from the first."""
-        return {(p.from_address, p.to_address): p.can_access for p in reversed(self.node.cuda.peers)}
+        return self.node.cuda.access
 
     def is_lost(self, question: str) -> bool:
         """Tell whether the answer to a question that begins so was lost."""
@@ -104,11 +104,11 @@ def once(function: Callable[[Ground, D], T]) -> Callable[[Ground, D], T]:
 
     @functools.wraps(function)
     def keep(g: Ground, device: D) -> T:
-        key = (function, device.address, device.label)
-        if key not in g.kept:
-            g.kept[key] = function(g, device)
-        found: T = g.kept[key]
-        return found
+        key = function, id(device)  # the topology, and with it the device, lives as long as what is kept
+        found: T | None = g.kept.get(key)
+        if found is None and key not in g.kept:
+            found = g.kept[key] = function(g, device)
+        return found  # type: ignore[return-value]
 
     return keep
 

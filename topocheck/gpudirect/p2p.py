@@ -29,7 +29,7 @@ from topocheck.gpudirect.inputs import (
 from topocheck.gpudirect.types import Link, P2pVerdict, PciePath
 from topocheck.knowledge.products import p2p_code
 from topocheck.model.base import Effect, Evidence, Missing, Reason, ReasonStep, is_lost, known
-from topocheck.model.gpu import P2pStatus
+from topocheck.model.gpu import P2pStatus, raw_p2p_code
 from topocheck.topology.paths import product_of
 from topocheck.topology.types import Gpu, Path
 
@@ -80,7 +80,9 @@ def judge_pair(g: Ground, a: Gpu, b: Gpu, path: Path) -> P2pVerdict:
     else:
         status = g.statuses.get((a.address, b.address))
         codes = _codes(status)
-        split, steps = [*first.split, *second.split], _permission(g, a, b, codes) + _untold(status, path)
+        split, steps = [*first.split, *second.split], _permission(g, a, b, codes)
+        if len(codes) < 2 or path.nvlinks_untold is not None:
+            steps += _untold(status, path)
         if split:
             # MIG is the cause: advice about the refusal would lead elsewhere.
             steps = [msgspec.structs.replace(s, fix=None) for s in steps]
@@ -91,9 +93,8 @@ def judge_pair(g: Ground, a: Gpu, b: Gpu, path: Path) -> P2pVerdict:
             steps += _pcie(g, a, b, path, passed)
             # A guest's window is the host's matter.
             steps += () if g.guest else (*first.window, *second.window)
-        by_product = link == "pcie" and (first.sold_without or second.sold_without)
-        by_product = by_product and not split and not _NO_PRODUCT_MATTER.intersection(codes.values())
-        if by_product and verdict_of(steps) == "no":
+        by_product = link == "pcie" and (first.sold_without or second.sold_without) and not split
+        if by_product and not _NO_PRODUCT_MATTER.intersection(codes.values()) and verdict_of(steps) == "no":
             steps = [_of_the_product(s) for s in steps]
     verdict = verdict_of(steps)
     return P2pVerdict(
@@ -126,21 +127,21 @@ def _of_the_product(step: ReasonStep) -> ReasonStep:
 def _permission(g: Ground, a: Gpu, b: Gpu, codes: dict[str, str]) -> list[ReasonStep]:
     """What NVML and CUDA say of the pair, spelt out."""
     nvml, cuda = g.node.nvml, g.node.cuda
-    quoted = {k: said(nvml, f"DeviceGetP2PStatus({a.index}, {b.index}, {_NUMBERS[k]})", c) for k, c in codes.items()}
-    steps = []
-    for code in dict.fromkeys(codes.values()):
-        if code == "OK":
-            steps += [ReasonStep(_PERMITTED[k], "yes", quoted[k]) for k, c in codes.items() if c == code]
-            continue
-        kinds = [k for k, c in codes.items() if c == code]
-        meaning, fix = p2p_code(code) or (f"NVML answers with a code not known here ({code})", "update topocheck")
-        effect: Effect = "unknown" if code == "U" or p2p_code(code) is None else "no"
-        text = f"peer {' and '.join(f'{k}s' for k in kinds)} refused, {code}: {meaning}"
-        steps.append(ReasonStep(text, effect, tuple(e for k in kinds for e in quoted[k]), fix))
+    call = f"DeviceGetP2PStatus({a.index}, {b.index}, "
+    read, write = f"{call}0)", f"{call}1)"
+    if codes == _BOTH_OK and read not in nvml.raw and write not in nvml.raw:
+        # As on nearly every pair of a healthy machine; of regular answers no raw ones are kept.
+        start = f"{nvml.source} " if nvml.source else ""
+        steps = [
+            ReasonStep(_PERMITTED["read"], "yes", (Evidence(start + read, _RAW_OK),)),
+            ReasonStep(_PERMITTED["write"], "yes", (Evidence(start + write, _RAW_OK),)),
+        ]
+    else:
+        names = {"read": read, "write": write}
+        steps = _by_code(codes, {k: said(nvml, names[k], raw_p2p_code(c)) for k, c in codes.items()})
     can_access = g.peers.get((a.address, b.address))
-    if isinstance(can_access, bool):
-        name = f"DeviceCanAccessPeer({_ordinal(a)}, {_ordinal(b)})"
-        heard = said(cuda, name, can_access)
+    if can_access is True or can_access is False:
+        heard = said(cuda, f"DeviceCanAccessPeer({_ordinal(a)}, {_ordinal(b)})", can_access)
         if can_access:
             steps.append(ReasonStep("CUDA permits peer access", "info" if len(codes) == 2 else "yes", heard))
         else:
@@ -150,8 +151,24 @@ def _permission(g: Ground, a: Gpu, b: Gpu, codes: dict[str, str]) -> list[Reason
     return steps
 
 
-_NUMBERS = {"read": 0, "write": 1}
-_PERMITTED = {k: f"NVML permits peer {k}s" for k in _NUMBERS}
+def _by_code(codes: dict[str, str], quoted: dict[str, tuple[Evidence, ...]]) -> list[ReasonStep]:
+    """Spell out NVML's codes; a code that it gives for reads and writes is told once."""
+    steps = []
+    for code in dict.fromkeys(codes.values()):
+        kinds = [k for k, c in codes.items() if c == code]
+        if code == "OK":
+            steps += [ReasonStep(_PERMITTED[k], "yes", quoted[k]) for k in kinds]
+            continue
+        meaning, fix = p2p_code(code) or (f"NVML answers with a code not known here ({code})", "update topocheck")
+        effect: Effect = "unknown" if code == "U" or p2p_code(code) is None else "no"
+        text = f"peer {' and '.join(f'{k}s' for k in kinds)} refused, {code}: {meaning}"
+        steps.append(ReasonStep(text, effect, tuple(e for k in kinds for e in quoted[k]), fix))
+    return steps
+
+
+_RAW_OK = raw_p2p_code("OK")
+_BOTH_OK = {"read": "OK", "write": "OK"}
+_PERMITTED = {k: f"NVML permits peer {k}s" for k in ("read", "write")}
 
 
 def _untold(status: P2pStatus | None, path: Path) -> list[ReasonStep]:
@@ -171,7 +188,11 @@ def _codes(status: P2pStatus | None) -> dict[str, str]:
     """Return NVML's codes for `read` and `write`, those that it gave."""
     if status is None:
         return {}
-    return {k: code for k, code in (("read", status.read), ("write", status.write)) if not isinstance(code, Missing)}
+    read, write = status.read, status.write
+    codes = {} if isinstance(read, Missing) else {"read": read}
+    if not isinstance(write, Missing):
+        codes["write"] = write
+    return codes
 
 
 def _ordinal(gpu: Gpu) -> str:

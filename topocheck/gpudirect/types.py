@@ -62,7 +62,7 @@ Link = Literal["nvlink", "pcie", "none", "unknown"]
 """What a pair of GPUs copies over."""
 
 
-class P2pVerdict(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
+class P2pVerdict(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename={"from_": "from"}):
     """GPUDirect P2P of one ordered GPU pair.
 
     Attributes:

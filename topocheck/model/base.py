@@ -109,7 +109,7 @@ def value_or(value: T | Missing, default: T) -> T:
     return default if isinstance(value, Missing) else value
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class Evidence(msgspec.Struct, frozen=True, gc=False):
     """One thing the machine said: the file or call, and its raw answer."""
 
     source: str
@@ -157,7 +157,7 @@ Effect = Literal["yes", "degraded", "no", "unknown", "info"]
 """What a reason did to a verdict; `info` for no effect."""
 
 
-class ReasonStep(msgspec.Struct, frozen=True):
+class ReasonStep(msgspec.Struct, frozen=True, gc=False):
     """One link of a chain of reasons.
 
     Attributes:

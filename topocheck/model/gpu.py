@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from topocheck.model.base import ABSENT, UNSUPPORTED, Fact, Missing
@@ -28,7 +30,16 @@ class NvLink(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-class P2pStatus(msgspec.Struct, frozen=True, kw_only=True):
+P2P_CODES = ("OK", "CNS", "GNS", "TNS", "DR", "NS", "U")
+"""nvidia-smi's word for each number of nvmlGpuP2PStatus_t (nvml.h), counted from 0."""
+
+
+def raw_p2p_code(code: str | Missing) -> str:
+    """Return NVML's number for a code, as evidence: raw answers about pairs are kept only where one is odd."""
+    return str(P2P_CODES.index(code)) if code in P2P_CODES else str(code)
+
+
+class P2pStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """NVML's P2P status of one ordered pair, each in nvidia-smi's code.
 
     OK, CNS (chipset not supported), GNS (GPU not supported), TNS (topology not supported), DR (disabled by a
@@ -151,7 +162,7 @@ class NvmlGpu(Fact, frozen=True, kw_only=True):
     processes: tuple[GpuProcess, ...] | Missing = UNSUPPORTED
 
 
-class NvmlFacts(Fact, frozen=True, kw_only=True):
+class NvmlFacts(Fact, frozen=True, kw_only=True, dict=True):
     """What NVML said. `gpus` is Missing where the library or the driver is not there; `error` says why in words.
 
     `conf_computing` tells whether confidential computing is on (it forbids peer access between most GPUs).
@@ -164,6 +175,11 @@ class NvmlFacts(Fact, frozen=True, kw_only=True):
     gpus: tuple[NvmlGpu, ...] | Missing = ABSENT
     p2p: tuple[P2pStatus, ...] = ()
     error: str = ""
+
+    @functools.cached_property
+    def statuses(self) -> dict[tuple[str, str], P2pStatus]:
+        """The P2P status of each ordered pair of addresses."""
+        return {(s.from_address, s.to_address): s for s in reversed(self.p2p)}
 
 
 class CudaDevice(Fact, frozen=True, kw_only=True):
@@ -193,10 +209,15 @@ class CudaPeer(msgspec.Struct, frozen=True, kw_only=True):
     can_access: bool | Missing = ABSENT
 
 
-class CudaFacts(Fact, frozen=True, kw_only=True):
+class CudaFacts(Fact, frozen=True, kw_only=True, dict=True):
     """What the CUDA driver said; `devices` is Missing without libcuda or a device."""
 
     driver_api_version: str | Missing = ABSENT
     devices: tuple[CudaDevice, ...] | Missing = ABSENT
     peers: tuple[CudaPeer, ...] = ()
     error: str = ""
+
+    @functools.cached_property
+    def access(self) -> dict[tuple[str, str], bool | Missing]:
+        """Whether the second of two addresses can be accessed from the first."""
+        return {(p.from_address, p.to_address): p.can_access for p in reversed(self.peers)}

@@ -7,8 +7,9 @@ has no way to quote a name, model/names.py says which names it can hold, and any
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -51,14 +52,66 @@ def json_text(value: Any) -> str:
 
     Every reader gets back what went in, but for lone surrogates, which are not Unicode and become U+FFFD.
     """
+    return _json(value) + "\n"
+
+
+class Members(dict[str, Any]):
+    """The members of an object that is written in pieces.
+
+    A member may be an iterator, whose items are taken as they are written, or such an object itself.
+    """
+
+
+def json_pieces(members: Members) -> Iterator[str]:
+    """Yield, in pieces, what `json_text` makes of an object: what it says of all pairs is never in memory at once."""
+    yield from _object_pieces(members, 0)
+    yield "\n"
+
+
+_ITEMS = 256
+"""Items of an iterator that make one piece: half a megabyte of pairs, which a processor's cache holds."""
+
+
+def _object_pieces(members: Members, depth: int) -> Iterator[str]:
+    yield "{"
+    between = "\n"
+    for name, value in members.items():
+        if isinstance(value, Members | Iterator):
+            yield f"{between}{'  ' * (depth + 1)}{_json(name)}: "
+            yield from (
+                _object_pieces(value, depth + 1) if isinstance(value, Members) else _list_pieces(value, depth + 1)
+            )
+        else:
+            yield between + _inside({name: value}, depth)
+        between = ",\n"
+    yield f"\n{'  ' * depth}}}" if members else "}"
+
+
+def _list_pieces(items: Iterator[Any], depth: int) -> Iterator[str]:
+    between = "[\n"
+    while some := list(itertools.islice(items, _ITEMS)):
+        yield between + _inside(some, depth)
+        between = ",\n"
+    yield "[]" if between == "[\n" else f"\n{'  ' * depth}]"
+
+
+def _inside(value: Any, depth: int) -> str:
+    """Return the lines between the brackets of an object or list that stands in `depth` others."""
+    for _ in range(depth):
+        value = [value]
+    # Each bracket is a line of its own, indented by two blanks more than the one around it.
+    brackets = (depth + 1) * (depth + 2)
+    return _json(value)[brackets:-brackets]
+
+
+def _json(value: Any) -> str:
     try:
         data = msgspec.json.encode(value)
     except UnicodeEncodeError:
         data = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value, str_keys=True)))
-    # Each form is let go of as soon as there is the next: that of 256 GPUs takes 200 MB.
+    # Each form is let go of as soon as there is the next: the whole of a large machine takes 200 MB.
     del value
     data = msgspec.json.format(data, indent=2)
-    data += b"\n"
     text = data.decode()
     del data
     return text if text.isascii() and "\x7f" not in text else re.sub(_HIDDEN, _json_escape, text)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from topocheck.model import document as doc
 from topocheck.model.base import ABSENT, Evidence, Finding, Missing, ReasonStep, known
 from topocheck.model.net import NetFacts, NetInterface, ipv4_networks
 from topocheck.model.system import Setting, library_version
-from topocheck.render.quoting import json_text
+from topocheck.render.quoting import Members, json_pieces, json_text
 from topocheck.render.words import gpu_connection
 
 if TYPE_CHECKING:
@@ -17,9 +20,10 @@ if TYPE_CHECKING:
     from topocheck.model.gpu import P2pStatus
     from topocheck.nccl.predict.types import Bound, NcclPair
     from topocheck.pipeline import Report
-    from topocheck.topology.types import Gpu, Nic, Path, Topology
+    from topocheck.topology.types import Gpu, Hop, Nic, Path, Topology
 
 D = TypeVar("D", bound=doc.Doc)
+T = TypeVar("T")
 
 
 def fill(kind: type[D], *sources: object, **given: Any) -> D:
@@ -67,6 +71,11 @@ def reasons(steps: tuple[ReasonStep, ...]) -> list[doc.ReasonDoc]:
     return [doc.ReasonDoc(text=s.text, effect=s.effect, evidence=evidence(s.evidence), fix=s.fix) for s in steps]
 
 
+def _as_written(steps: tuple[ReasonStep, ...]) -> list[doc.ReasonDoc]:
+    """Return a chain of reasons for a document that is only written: a step has the members of its document form."""
+    return steps  # type: ignore[return-value]  # there are eight objects fewer to make for each pair of GPUs
+
+
 def finding(f: Finding) -> doc.FindingDoc:
     """Return the document form of a finding."""
     return doc.FindingDoc(
@@ -81,9 +90,31 @@ def finding(f: Finding) -> doc.FindingDoc:
     )
 
 
-def report_document(report: Report, version: str) -> doc.ReportDoc:
-    """Return the document of a report; `version` is topocheck's."""
+def report_pieces(report: Report, version: str) -> Iterator[str]:
+    """Yield the text of the document of a report, in pieces: the document of 256 GPUs would take a gigabyte."""
+    whole = report_document(report, version, pairs=False)
+    members, nccl = members_of(whole), members_of(whole.nccl)
+    members["paths"] = map(_path, report.topology.paths)
+    members["gpudirect"] = Members(
+        p2p=(_p2p(v, _as_written) for v in report.gpudirect.p2p),
+        rdma=(_rdma(v, _as_written) for v in report.gpudirect.rdma),
+    )
+    nccl["pairs"] = (_nccl_pair(p, _as_written) for p in report.nccl.pairs)
+    members["nccl"] = nccl
+    return json_pieces(members)
+
+
+def members_of(part: msgspec.Struct) -> Members:
+    """Return the members of a part of a document by their names there."""
+    return Members(zip(part.__struct_encode_fields__, msgspec.structs.astuple(part), strict=True))
+
+
+def report_document(report: Report, version: str, *, pairs: bool = True) -> doc.ReportDoc:
+    """Return the document of a report; `version` is topocheck's. Without `pairs` it says nothing of any pair."""
     node, topology = report.node, report.topology
+    paths, p2p, rdma, nccl_pairs = (
+        (topology.paths, report.gpudirect.p2p, report.gpudirect.rdma, report.nccl.pairs) if pairs else ((), (), (), ())
+    )
     devices = node.pci.devices if known(node.pci.devices) else ()
     statuses = _p2p_statuses(node.nvml.p2p)
     return doc.ReportDoc(
@@ -103,17 +134,17 @@ def report_document(report: Report, version: str) -> doc.ReportDoc:
         ],
         numa_nodes=[fill(doc.NumaNodeDoc, n) for n in (node.numa.nodes if known(node.numa.nodes) else ())],
         pci=[_pci(d, topology) for d in devices],
-        paths=[_path(p) for p in topology.paths],
+        paths=[_path(p) for p in paths],
         nearest_nics={n.gpu: list(n.nics) for n in topology.nearest_nics},
         gpudirect=doc.GpuDirectDoc(
-            p2p=[_p2p(v) for v in report.gpudirect.p2p],
-            rdma=[_rdma(v) for v in report.gpudirect.rdma],
+            p2p=[_p2p(v) for v in p2p],
+            rdma=[_rdma(v) for v in rdma],
         ),
         nccl=fill(
             doc.NcclDoc,
             report.nccl,
             settings=settings(report.nccl.settings),
-            pairs=[_nccl_pair(p) for p in report.nccl.pairs],
+            pairs=[_nccl_pair(p) for p in nccl_pairs],
             bounds=[_bound(b) for b in report.nccl.bounds],
         ),
         backends=[doc.BackendDoc(name=b.name, fits=b.fits, reason=b.reason) for b in report.backends],
@@ -148,11 +179,11 @@ def _host(report: Report) -> doc.HostDoc:
 def _p2p_statuses(statuses: tuple[P2pStatus, ...]) -> dict[str, dict[str, int]]:
     """Return address -> `read OK` and the like -> to how many other GPUs; what is not known is left out."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
-    for s in statuses:
-        for kind in ("read", "write", "nvlink", "atomics", "pcie"):
-            word = getattr(s, kind)
+    rows = Counter((s.from_address, s.read, s.write, s.nvlink, s.atomics, s.pcie) for s in statuses)
+    for (address, *row), number in rows.items():  # of many pairs nearly all have the same row
+        for kind, word in zip(("read", "write", "nvlink", "atomics", "pcie"), row, strict=True):
             if known(word):
-                found[s.from_address][f"{kind} {word}"] += 1
+                found[address][f"{kind} {word}"] += number
     return {a: dict(sorted(c.items())) for a, c in found.items()}
 
 
@@ -233,13 +264,49 @@ def _pci(device: Any, topology: Topology) -> doc.PciDoc:
 
 
 def _path(path: Path) -> doc.PathDoc:
+    # Spelled out where `fill` would do: there are as many as pairs.
+    missing: dict[str, str] = {}
     untold = path.nvlinks_untold if not path.nvlinks else None
-    links = path.nvlinks if untold is None else untold
-    narrowest = None if path.narrowest is None else fill(doc.HopDoc, path.narrowest)
-    return fill(doc.PathDoc, path, nvlinks=links, narrowest=narrowest)
+    return doc.PathDoc(
+        missing=missing,
+        from_=path.from_,
+        to=path.to,
+        from_label=path.from_label,
+        to_label=path.to_label,
+        class_=_or_none("class", path.class_, missing),
+        pcie_class=_or_none("pcie_class", path.pcie_class, missing),
+        nvlinks=_or_none("nvlinks", path.nvlinks if untold is None else untold, missing),
+        theoretical_gb_s=_or_none("theoretical_gb_s", path.theoretical_gb_s, missing),
+        upper_bound=path.upper_bound,
+        narrowest=None if path.narrowest is None else _hop(path.narrowest),
+    )
 
 
-def _p2p(v: P2pVerdict) -> doc.VerdictDoc:
+def _hop(hop: Hop) -> doc.HopDoc:
+    missing: dict[str, str] = {}
+    return doc.HopDoc(
+        missing=missing,
+        kind=hop.kind,
+        address=hop.address,
+        upstream=hop.upstream,
+        gb_s=_or_none("gb_s", hop.gb_s, missing),
+        attainable_gb_s=_or_none("attainable_gb_s", hop.attainable_gb_s, missing),
+        text=hop.text,
+    )
+
+
+def _or_none(name: str, value: T | Missing, missing: dict[str, str]) -> T | None:
+    """Return a value that is known, or None with its reason put under its name."""
+    if isinstance(value, Missing):
+        missing[name] = str(value)
+        return None
+    return value
+
+
+_Reasons = Callable[[tuple[ReasonStep, ...]], list[doc.ReasonDoc]]
+
+
+def _p2p(v: P2pVerdict, said: _Reasons = reasons) -> doc.VerdictDoc:
     return doc.VerdictDoc(
         from_=v.from_,
         to=v.to,
@@ -247,11 +314,11 @@ def _p2p(v: P2pVerdict) -> doc.VerdictDoc:
         to_label=v.to_label,
         verdict=v.verdict.value,
         link=v.link,
-        reasons=reasons(v.reasons),
+        reasons=said(v.reasons),
     )
 
 
-def _rdma(v: RdmaVerdict) -> doc.VerdictDoc:
+def _rdma(v: RdmaVerdict, said: _Reasons = reasons) -> doc.VerdictDoc:
     return doc.VerdictDoc(
         from_=v.from_,
         to=v.to,
@@ -260,12 +327,22 @@ def _rdma(v: RdmaVerdict) -> doc.VerdictDoc:
         verdict=v.verdict.value,
         peermem=v.peermem.value,
         dma_buf=v.dma_buf.value,
-        reasons=reasons(v.reasons),
+        reasons=said(v.reasons),
     )
 
 
-def _nccl_pair(p: NcclPair) -> doc.NcclPairDoc:
-    return fill(doc.NcclPairDoc, p, reasons=reasons(p.reasons))
+def _nccl_pair(p: NcclPair, said: _Reasons = reasons) -> doc.NcclPairDoc:
+    missing: dict[str, str] = {}
+    return doc.NcclPairDoc(
+        missing=missing,
+        from_=p.from_,
+        to=p.to,
+        from_label=p.from_label,
+        to_label=p.to_label,
+        nccl_class=_or_none("nccl_class", p.nccl_class, missing),
+        transport=_or_none("transport", p.transport, missing),
+        reasons=said(p.reasons),
+    )
 
 
 def _bound(b: Bound) -> doc.BoundDoc:

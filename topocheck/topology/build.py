@@ -89,7 +89,6 @@ def build(node: Node) -> Topology:
         tuple(n for n in every_nic if n.address not in managing),
     )
     around = surroundings(node)
-    statuses = {(s.from_address, s.to_address): s for s in node.nvml.p2p}
     switches = frozenset(d.address for d in inventory.nvswitches(devices.values()))
     alive = [g for g in gpus if g.on_bus]
     flat = is_flat(gpus, nics, places, roles, around)
@@ -97,9 +96,9 @@ def build(node: Node) -> Topology:
         devices=devices,
         places=places,
         tree=roles,
-        bundles=nvlink.graph(alive, switches, statuses),
+        bundles=nvlink.graph(alive, switches, node.nvml.statuses),
         untold={g.address: why for g in alive if (why := _nvlinks_untold(node, g)) is not None},
-        ancestors={k: s.ancestor for k, s in statuses.items()},
+        statuses=node.nvml.statuses,
         around=around,
         flat=flat,
     )

@@ -8,6 +8,7 @@ says nothing of the far end, its P2P status for NVLink tells which GPUs are join
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 from itertools import combinations
 from typing import Literal
@@ -21,13 +22,24 @@ from topocheck.model.system import DeviceFile
 from topocheck.topology.types import Gpu, NvLinkGroup
 
 
-class Bundle(msgspec.Struct, frozen=True):
+class Bundle(msgspec.Struct, frozen=True, dict=True):
     """The links in use between two GPUs: how many, their payload rate in one direction, and their generation."""
 
     links: int
     gb_s: float | Missing
     version: int | Missing
     through_switch: bool
+
+    @functools.cached_property
+    def class_(self) -> str:
+        """The word of `nvidia-smi topo -m`."""
+        return f"NV{self.links}"
+
+    @functools.cached_property
+    def text(self) -> str:
+        """What a hop over these links is called."""
+        version = "" if isinstance(self.version, Missing) else f" {self.version}"
+        return f"{self.links} x NVLink{version}{' through NVSwitch' if self.through_switch else ''}"
 
 
 class Ends(msgspec.Struct, frozen=True):

@@ -7,18 +7,20 @@ the rate of the rest an upper bound.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import msgspec
 
 from topocheck.knowledge.products import Product, find_product
 from topocheck.model.base import ABSENT, Missing, Reason, known, value_or
+from topocheck.model.gpu import P2pStatus
 from topocheck.model.pci import PciDevice
 from topocheck.topology import classes
 from topocheck.topology.classes import Place, Surroundings
 from topocheck.topology.links import pcie_hop
 from topocheck.topology.nvlink import Bundle, link_rate
 from topocheck.topology.tree import Chain, common_length, is_host_bridge
-from topocheck.topology.types import Gpu, Hop, HopKind, HostPath, Nic, Path, TreeNode
+from topocheck.topology.types import Gpu, Hop, HopKind, HostPath, Nic, Path, PathClass, TreeNode
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -48,21 +50,26 @@ class Map(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     bundles: dict[tuple[str, str], Bundle]
     untold: dict[str, Missing] = {}
     """GPU -> why it may have more NVLinks than are known."""
-    ancestors: dict[tuple[str, str], str | Missing]
+    statuses: Mapping[tuple[str, str], P2pStatus]
     around: Surroundings
     flat: bool
 
     @functools.cached_property
-    def _at(self) -> dict[tuple[str, str, bool], Place]:
+    def _at(self) -> dict[int, Place]:
         return {}
 
     def place(self, device: Gpu | Nic) -> Place:
         """Return where a device is."""
-        key = (device.address, device.label, isinstance(device, Gpu))
+        key = id(device)  # the devices live as long as this; there are as many questions as pairs
         found = self._at.get(key)
         if found is None:
             found = self._at[key] = Place(device.label, self.places.get(device.address, ()), device.cpu_node)
         return found
+
+    @functools.cached_property
+    def classes(self) -> dict[tuple[str, str, str | Missing], tuple[PathClass | Missing, bool | Missing]]:
+        """The PCIe classes that were worked out, by two GPUs and NVML's word for them."""
+        return {}
 
     @functools.cached_property
     def sides(self) -> dict[tuple[str, bool], Side]:
@@ -211,7 +218,7 @@ def _part(device: Gpu | Nic, stop: int, m: Map) -> tuple[Hop, ...]:
     return m.parts[key]
 
 
-class _Way(msgspec.Struct, frozen=True):
+class _Way(msgspec.Struct, frozen=True, gc=False):
     """The hops of a path, the narrowest of them with its rate, and whether one has no rate."""
 
     hops: tuple[Hop, ...]
@@ -261,18 +268,16 @@ def _narrowest(hops: tuple[Hop, ...]) -> tuple[Hop | None, float | Missing]:
 
 
 def _by_nvlink(a: Gpu, b: Gpu, bundle: Bundle) -> _Way:
-    version = f" {bundle.version}" if known(bundle.version) else ""
-    by = " through NVSwitch" if bundle.through_switch else ""
+    rate = bundle.gb_s
     hop = Hop(
         kind=HopKind.NVLINK,
         address=f"{a.address}-{b.address}",
-        gb_s=bundle.gb_s,
-        attainable_gb_s=bundle.gb_s,
-        text=f"{bundle.links} x NVLink{version}{by}",
-        generation=value_or(bundle.version, None),
+        gb_s=rate,
+        attainable_gb_s=rate,
+        text=bundle.text,
+        generation=None if isinstance(bundle.version, Missing) else bundle.version,
     )
-    told = not isinstance(bundle.gb_s, Missing)
-    return _Way((hop,), hop if told else None, bundle.gb_s if told else _NO_RATE, not told)
+    return _Way((hop,), None, _NO_RATE, True) if isinstance(rate, Missing) else _Way((hop,), hop, rate, False)
 
 
 def _nvlinks_untold(a: Gpu, b: Gpu, m: Map) -> Missing | None:
@@ -282,6 +287,21 @@ def _nvlinks_untold(a: Gpu, b: Gpu, m: Map) -> Missing | None:
         if why is not None and (other.nvml is None or any(x.active is not False for x in other.nvml.nvlinks)):
             return Missing(why.reason, f"NVLinks of {one.label}: {why.detail or why.reason.value}")
     return None
+
+
+def _pcie_class(a: Gpu, b: Gpu | Nic, m: Map, ancestor: str | Missing) -> tuple[PathClass | Missing, bool | Missing]:
+    """Return the PCIe class of two devices and whether their way crosses NUMA nodes: the same there and back.
+
+    Not so where one is not known: the reason names the devices in their order.
+    """
+    found = m.classes.get((b.address, a.address, ancestor))
+    if found is None:
+        one, other = m.place(a), m.place(b)
+        pcie = classes.pcie_class(one, other, m.around, ancestor)
+        found = pcie, classes.crosses_nodes(one, other, m.around, pcie)
+        if not isinstance(pcie, Missing) and not isinstance(found[1], Missing) and isinstance(b, Gpu):
+            m.classes[a.address, b.address, ancestor] = found
+    return found
 
 
 def find_path(a: Gpu, b: Gpu | Nic, m: Map) -> Path:
@@ -298,14 +318,15 @@ def find_path(a: Gpu, b: Gpu | Nic, m: Map) -> Path:
             pcie_class=gap,
             theoretical_gb_s=gap,
         )
-    ancestor = m.ancestors.get((a.address, b.address), ABSENT)
-    places = m.place(a), m.place(b)
-    pcie = classes.pcie_class(*places, m.around, ancestor)
-    bundle = m.bundles.get((a.address, b.address))
+    pair = a.address, b.address
+    status = m.statuses.get(pair)
+    ancestor = ABSENT if status is None else status.ancestor
+    pcie, crosses = _pcie_class(a, b, m, ancestor)
+    bundle = m.bundles.get(pair)
     untold = _nvlinks_untold(a, b, m) if m.untold and isinstance(b, Gpu) else None
     if bundle is not None and isinstance(b, Gpu):
         way = _by_nvlink(a, b, bundle)
-        shown: str | Missing = f"NV{bundle.links}"
+        shown: str | Missing = bundle.class_
     else:
         way, shown = _by_pcie(a, b, m), pcie
     rate = way.gb_s
@@ -324,6 +345,6 @@ def find_path(a: Gpu, b: Gpu | Nic, m: Map) -> Path:
         upper_bound=way.open,
         narrowest=way.narrowest,
         hops=way.hops,
-        crosses_nodes=classes.crosses_nodes(*places, m.around, pcie),
+        crosses_nodes=crosses,
         driver_class=ancestor,
     )

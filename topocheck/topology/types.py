@@ -75,7 +75,7 @@ class HopKind(enum.StrEnum):
     HYPERVISOR = "hypervisor"
 
 
-class Hop(msgspec.Struct, frozen=True, kw_only=True):
+class Hop(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One hop of a path, per direction.
 
     Attributes:
@@ -110,7 +110,9 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
         return self.gb_s
 
 
-class Path(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from", "to": "to", "class_": "class"}):
+class Path(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, rename={"from_": "from", "to": "to", "class_": "class"}
+):
     """The way between two endpoints, ordered pair.
 
     Attributes:

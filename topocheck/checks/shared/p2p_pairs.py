@@ -11,7 +11,7 @@ from topocheck.checks.registry import Context, once
 from topocheck.checks.shared.common import given_away, pair, quote
 from topocheck.gpudirect.types import PciePath, RdmaVerdict
 from topocheck.model.base import Evidence, Missing, Verdict
-from topocheck.model.gpu import P2pStatus
+from topocheck.model.gpu import P2pStatus, raw_p2p_code
 from topocheck.topology.paths import joined_to_cpu
 from topocheck.topology.types import Gpu, Nic, Path
 
@@ -41,15 +41,13 @@ class GpuPair(msgspec.Struct, frozen=True):
         """Return NVML's code: the worse of read and write; None where it was never asked."""
         if self.status is None:
             return None
-        for word in (self.status.read, self.status.write):
-            if word != "OK":
-                return word
-        return "OK"
+        return self.status.write if self.status.read == "OK" else self.status.read
 
     @property
     def split(self) -> bool:
         """Whether MIG splits one of the two."""
-        return any(x.nvml is not None and x.nvml.mig_current is True for x in (self.a, self.b))
+        a, b = self.a.nvml, self.b.nvml
+        return (a is not None and a.mig_current is True) or (b is not None and b.mig_current is True)
 
 
 @once
@@ -59,7 +57,7 @@ def pairs(context: Context) -> tuple[GpuPair, ...]:
     A GPU that NVML does not list, while it lists others, is hidden from this process or not started: a finding about
     its pairs would say nothing that the one about the GPU does not say.
     """
-    statuses = {(s.from_address, s.to_address): s for s in context.node.nvml.p2p}
+    statuses = context.node.nvml.statuses
     path, verdicts = context.topology.path, context.gpudirect.of_gpus
     gpus = [g for g in context.topology.gpus if g.on_bus and not given_away(g)]
     listed_gpus = [g for g in gpus if g.nvml is not None]
@@ -83,7 +81,7 @@ def pairs(context: Context) -> tuple[GpuPair, ...]:
 @once
 def cuda_peers(context: Context) -> dict[tuple[str, str], bool | Missing]:
     """Return whether CUDA can access the second of two addresses from the first, where it was asked."""
-    return {(p.from_address, p.to_address): p.can_access for p in context.node.cuda.peers}
+    return context.node.cuda.access
 
 
 @once
@@ -138,7 +136,9 @@ def status_evidence(context: Context, found: Iterable[GpuPair]) -> tuple[Evidenc
     for p in found:
         if p.status is not None:
             for number, word in enumerate((p.status.read, p.status.write)):
-                out += quote(context.node.nvml, f"DeviceGetP2PStatus({p.a.index}, {p.b.index}, {number})", word)
+                out += quote(
+                    context.node.nvml, f"DeviceGetP2PStatus({p.a.index}, {p.b.index}, {number})", raw_p2p_code(word)
+                )
     return out
 
 

@@ -17,7 +17,7 @@ import io
 import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -59,12 +59,22 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     taken_at: str = ""
 
 
+class _Plain(msgspec.Struct, forbid_unknown_fields=True):
+    """A line with a plain value, as nearly all are of a machine with many pairs."""
+
+    q: str
+    a: Any
+
+
 class _Line(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     q: str
     a: Any = msgspec.UNSET
     t: str | msgspec.UnsetType = msgspec.UNSET
     b: str | msgspec.UnsetType = msgspec.UNSET
     e: tuple[Reason, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+L = TypeVar("L")
 
 
 def save(path: str, answers: Mapping[str, Answer], *, probe_set: int, identifiers: str = "kept") -> int:
@@ -152,8 +162,11 @@ def read(file: IO[bytes], name: str) -> tuple[Header, dict[str, Answer]]:
             first = next(blocks, [b""])
             header = _header(first[0])
             answers: dict[str, Answer] = {}
-            decoder = msgspec.json.Decoder(_Line)
+            decoder, plain = msgspec.json.Decoder(_Line), msgspec.json.Decoder(_Plain)
             for lines in itertools.chain([first[1:]], blocks):
+                if _all_plain(plain, lines, answers):
+                    number += len(lines)
+                    continue
                 for line in _decoded(decoder, lines):
                     number += 1
                     if isinstance(line, bytes):
@@ -216,7 +229,21 @@ def _blocks(stream: gzip.GzipFile) -> Iterator[list[bytes]]:
         raise _BadError("a line that ends; the file is cut short")
 
 
-def _decoded(decoder: msgspec.json.Decoder[_Line], lines: list[bytes]) -> Sequence[_Line | bytes]:
+def _all_plain(decoder: msgspec.json.Decoder[_Plain], lines: list[bytes], answers: dict[str, Answer]) -> bool:
+    """Add the answers of lines that all hold a plain value and a new question; False, and nothing added, where not."""
+    found = _decoded(decoder, lines)
+    if found is lines:
+        return False
+    more = {line.q: line.a for line in found if isinstance(line, _Plain)}
+    if len(more) != len(lines) or not all(":" in q for q in more) or not answers.keys().isdisjoint(more):
+        return False
+    if len(answers) + len(more) > MAX_ANSWERS:
+        return False
+    answers.update(more)
+    return True
+
+
+def _decoded(decoder: msgspec.json.Decoder[L], lines: list[bytes]) -> Sequence[L | bytes]:
     """Return lines decoded together; as they are where one is wrong, so that its number can be named."""
     try:
         found = decoder.decode_lines(b"\n".join(lines))

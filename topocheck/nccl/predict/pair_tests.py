@@ -15,7 +15,7 @@ from topocheck.nccl.rules import versions
 from topocheck.nccl.rules.settings import Settings
 
 
-class P2p(msgspec.Struct, frozen=True, kw_only=True):
+class P2p(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether level and NVML let two GPUs use P2P. `unknown` where NVML's answer is needed and not there."""
 
     allowed: bool
@@ -35,6 +35,14 @@ class Gdr(msgspec.Struct, frozen=True, kw_only=True):
     unknown: bool = False
     pci: bool = False
     reasons: tuple[ReasonStep, ...] = ()
+
+
+_OK_BOTH = ("OK", "OK")
+
+
+def _permitted(a: str, b: str) -> ReasonStep:
+    evidence = (Evidence(f"nvmlDeviceGetP2PStatus {a} {b}", "read OK, write OK"),)
+    return ReasonStep("NVML says OK for reading and writing", "yes", evidence)
 
 
 class HostView:
@@ -106,6 +114,16 @@ class HostView:
         return tuple(local_cpu(self.graph, self.table, i) for i in range(len(self.graph.gpus)))
 
     @functools.cached_property
+    def copies(self) -> bool:
+        """Whether P2P goes by copy engines."""
+        return self.settings.nonzero("NCCL_P2P_USE_CUDA_MEMCPY")
+
+    @functools.cached_property
+    def read_setting(self) -> int:
+        """NCCL_P2P_READ_ENABLE, or -2 where it is not set."""
+        return self.settings.integer("NCCL_P2P_READ_ENABLE", -2)
+
+    @functools.cached_property
     def nets_compete(self) -> bool:
         """Whether a NIC that is faster than the path between two GPUs of the host takes their traffic."""
         off = self.settings.is_one("NCCL_NET_DISABLE_INTRA")
@@ -153,17 +171,22 @@ class HostView:
 
     def check_p2p(self, i: int, j: int) -> P2p:
         """Test two GPUs of this host: distance, then NVML's status of each hop (ncclTopoCheckP2p)."""
-        path = self.path("GPU", i, "GPU", j)
-        if path.type not in self._distances:
-            self._distances[path.type] = self._near_enough(path.type)
-        near, steps = self._distances[path.type]
+        path = self.table.get(("GPU", i, "GPU", j), NOWHERE)
+        known = self._distances.get(path.type)
+        if known is None:
+            known = self._distances[path.type] = self._near_enough(path.type)
+        near, steps = known
         if not near:
             return P2p(allowed=False, reasons=steps)
-        through = self._relay(path)
+        through = self._relay(path) if path.hops == 2 else None
         if not self._asks_nvml:
             return P2p(allowed=True, through=through, reasons=steps)
+        if through is None:
+            a, b = self._addresses[i], self._addresses[j]
+            if a != b and self.host.p2p_status.get((a, b)) == _OK_BOTH:
+                return P2p(allowed=True, reasons=(*steps, _permitted(a, b)))
         hops = ((i, j),) if through is None else ((i, through), (through, j))
-        return self._nvml(path, hops, through, list(steps))
+        return self._nvml(path, hops, through, steps)
 
     def _near_enough(self, kind: str) -> tuple[bool, tuple[ReasonStep, ...]]:
         """Return whether P2P reaches over a kind of path, and why."""
@@ -181,12 +204,19 @@ class HostView:
         return True, why
 
     @functools.cached_property
+    def _addresses(self) -> tuple[str, ...]:
+        return tuple(g.address for g in self.graph.gpus)
+
+    @functools.cached_property
     def _asks_nvml(self) -> bool:
         ignored = self.settings.integer("NCCL_IGNORE_DISABLED_P2P", 0) == 2
         return versions.has("nvml_status", self.version) and not ignored
 
-    def _nvml(self, path: Path, hops: tuple[tuple[int, int], ...], through: int | None, why: list[ReasonStep]) -> P2p:
+    def _nvml(
+        self, path: Path, hops: tuple[tuple[int, int], ...], through: int | None, near: tuple[ReasonStep, ...]
+    ) -> P2p:
         unknown = False
+        why = list(near)
         for a, b in hops:
             ga, gb = self.graph.gpus[a].address, self.graph.gpus[b].address
             if ga == gb:
@@ -200,10 +230,10 @@ class HostView:
                     why.append(ReasonStep(text, "unknown"))
                     unknown = True
                 continue
-            evidence = (Evidence(f"nvmlDeviceGetP2PStatus {ga} {gb}", f"read {status[0]}, write {status[1]}"),)
-            if status == ("OK", "OK"):
-                why.append(ReasonStep("NVML says OK for reading and writing", "yes", evidence))
+            if status == _OK_BOTH:
+                why.append(_permitted(ga, gb))
                 continue
+            evidence = (Evidence(f"nvmlDeviceGetP2PStatus {ga} {gb}", f"read {status[0]}, write {status[1]}"),)
             why.append(ReasonStep("NVML does not permit P2P between them", "no", evidence))
             silent = self.settings.nonzero("NCCL_IGNORE_DISABLED_P2P")
             fatal = ""

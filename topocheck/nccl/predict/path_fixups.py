@@ -123,8 +123,8 @@ def reroute(view: HostView, containers: dict[int, str] | None = None) -> list[st
         for p in gpus:
             if p == g:
                 continue
-            apart = bool(marks) and marks.get(p, "") != marks.get(g, "")
             check = view.p2p_checks[(p, g)] = view.check_p2p(p, g)
+            apart = bool(marks) and marks.get(p, "") != marks.get(g, "")
             if check.fatal and not apart:
                 fatal[check.fatal] = None
             if apart or not check.allowed:

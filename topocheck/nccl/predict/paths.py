@@ -102,23 +102,25 @@ def set_paths(graph: Graph, table: Table, base: GraphNode, steps: Steps, *, nvb:
         following: dict[GraphNode, None] = {}
         for node in ring:
             path = found[node]
-            through_gpu = node is not base and node.kind == "GPU"
-            if through_gpu and not (nvb and path.hops <= 1):
+            from_kind, type_, hops, path_gb_s = node.kind, path.type, path.hops, path.gb_s
+            through_gpu = from_kind == "GPU" and node is not base
+            if through_gpu and not (nvb and hops <= 1):
                 continue
             for other, link_kind, link_gb_s, back in steps[node]:
-                if through_gpu and not (link_kind == "NVL" and other.kind == "GPU"):
+                to_kind = other.kind
+                if through_gpu and not (link_kind == "NVL" and to_kind == "GPU"):
                     continue
-                gb_s = link_gb_s if link_gb_s < path.gb_s else path.gb_s  # `min` takes as long as the rest
+                gb_s = path_gb_s if path_gb_s < link_gb_s else link_gb_s  # `min` takes as long as the rest
                 kind = _LINK_PATH[link_kind]
-                if node.kind == "PCI" and other.kind == "PCI":
+                if from_kind == "PCI" and to_kind == "PCI":
                     kind = "PXB"
-                if link_kind == "PCI" and "CPU" in (node.kind, other.kind):
+                if link_kind == "PCI" and (from_kind == "CPU" or to_kind == "CPU"):
                     kind = "PHB"
-                if node.kind == "GPU" and path.type == "NVL" and kind == "NVL" and path.hops + 1 > 1:
+                if from_kind == "GPU" and type_ == "NVL" and kind == "NVL" and hops + 1 > 1:
                     kind = "NVB"
-                worst = kind if rank[kind] > rank[path.type] else path.type
+                worst = kind if rank[kind] > rank[type_] else type_
                 old = found.get(other)
-                if gb_s <= 0 or (old is not None and not better(old, worst, gb_s, path.hops)):
+                if gb_s <= 0 or (old is not None and not better(old, worst, gb_s, hops)):
                     continue
                 found[other] = Path.before(worst, gb_s, (other, back), path)
                 following[other] = None

@@ -82,11 +82,11 @@ def host_input(
     """
     values = settings_of(node) if settings is None else settings
     status = {
-        (s.from_address, s.to_address): (s.read, s.write)
-        for s in node.nvml.p2p
+        pair: (s.read, s.write)
+        for pair, s in node.nvml.statuses.items()
         if isinstance(s.read, str) and isinstance(s.write, str)
     }
-    peers = {(p.from_address, p.to_address): p.can_access for p in node.cuda.peers if isinstance(p.can_access, bool)}
+    peers = {pair: can for pair, can in node.cuda.access.items() if isinstance(can, bool)}
     cuda = () if isinstance(node.cuda.devices, Missing) else node.cuda.devices
     multicast = [d.multicast for d in cuda if isinstance(d.multicast, bool)]
     # NVML and the CUDA driver give the same number, and CUDA is not always asked.

@@ -9,6 +9,7 @@ from topocheck.knowledge.nccl_rules import word
 from topocheck.model.base import Evidence, Missing, Reason, ReasonStep
 from topocheck.nccl.predict.pair_tests import HostView
 from topocheck.nccl.predict.path_fixups import local_gpu, local_net, net_is_faster, pxn_reach
+from topocheck.nccl.predict.paths import NOWHERE
 from topocheck.nccl.predict.types import RankPair, RankSpec, Transport, TransportKind
 from topocheck.nccl.rules import versions
 from topocheck.nccl.rules.values import read_integer
@@ -53,7 +54,8 @@ def local_pair(view: HostView, a: RankSpec, b: RankSpec, rank_of: dict[int, int]
     if i is None or j is None:
         missing = Missing(Reason.ABSENT, no_gpu(view, a.gpu if i is None else b.gpu))
         return RankPair(from_rank=a.rank, to_rank=b.rank, path="DIS", routed="DIS", gb_s=0.0, transport=missing)
-    first, routed = view.first.get(("GPU", i, "GPU", j)), view.path("GPU", i, "GPU", j)
+    ends = "GPU", i, "GPU", j
+    first, routed = view.first.get(ends), view.table.get(ends, NOWHERE)
     path = first.type if first else routed.type
     why: list[ReasonStep] = [_SAME_HOST]
     apart = a.container != b.container
@@ -94,8 +96,7 @@ def _p2p(
     view: HostView, a: RankSpec, b: RankSpec, i: int, j: int, through: int | None, why: list[ReasonStep]
 ) -> tuple[Transport | Missing | None, int | None]:
     """Return the P2P transport and the GPU between, or None where P2P is refused after all."""
-    s = view.settings
-    copies = s.nonzero("NCCL_P2P_USE_CUDA_MEMCPY")
+    copies = view.copies
     ce = "/CE" if copies else ""
     if through is not None:
         if copies:
@@ -121,7 +122,7 @@ def _p2p(
     if not on and not isinstance(on, Missing) and not view.host.legacy_ipc:
         why.append(ReasonStep("CUDA's older memory handles do not work here", "no"))
         return None, None
-    if same_process and not s.nonzero("NCCL_P2P_DIRECT_DISABLE") and not copies:
+    if same_process and not copies and not view.settings.nonzero("NCCL_P2P_DIRECT_DISABLE"):
         why.append(ReasonStep("both ranks are in one process", "yes"))
         return Transport("P2P/direct pointer", f"P2P/direct pointer{read}"), None
     why.append(step)
@@ -140,9 +141,8 @@ def _worded(transport: Transport | Missing) -> dict[str, Any]:
 
 def _reads(view: HostView, i: int, j: int) -> bool:
     """Tell whether P2P reads instead of writing: by default only NVLink pairs of compute capability 8.0."""
-    value = view.settings.integer("NCCL_P2P_READ_ENABLE", -2)
-    if value >= 0:
-        return value != 0
+    if view.read_setting >= 0:
+        return view.read_setting != 0
     both_80 = view.graph.gpus[i].sm == view.graph.gpus[j].sm == 80
     return both_80 and view.path("GPU", i, "GPU", j).type == "NVL"
 

@@ -26,7 +26,7 @@ class Transport(msgspec.Struct, frozen=True):
     text: str
 
 
-class NcclPair(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
+class NcclPair(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename={"from_": "from"}):
     """NCCL's view of one pair, with the chain of rules that led there.
 
     `nccl_class` is NCCL's own path class (NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, NET); `transport` is
@@ -96,7 +96,7 @@ class HostInput(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class RankPair(msgspec.Struct, frozen=True, kw_only=True):
+class RankPair(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What NCCL does between two ranks, in one direction.
 
     Attributes:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from topocheck.model.base import Missing, unparsable
+from topocheck.model.gpu import P2P_CODES
 
 COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
 VIRTUALIZATION_MODES = {0: "None", 1: "PassThrough", 2: "vGPU", 3: "HostVGPU", 4: "HostVSGA"}
 ADDRESSING_MODES = {0: "None", 1: "HMM", 2: "ATS"}
 FABRIC_STATES = {0: "Not Supported", 1: "Not Started", 2: "In Progress", 3: "Completed"}
 FABRIC_HEALTH_SUMMARIES = {0: "Not Supported", 1: "Healthy", 2: "Unhealthy", 3: "Limited Capacity"}
-P2P_STATUSES = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS", 6: "U"}
+P2P_STATUSES = dict(enumerate(P2P_CODES))
 ANCESTORS = {0: "X", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t -> the word of `nvidia-smi topo`; 0 (internal) is two GPUs of one board."""
 

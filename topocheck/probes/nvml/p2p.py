@@ -11,7 +11,7 @@ from topocheck.probes.nvml import enums as words
 from topocheck.probes.nvml.queries import LOST, as_integer, evidence_text
 
 KINDS = {"read": 0, "write": 1, "nvlink": 2, "atomics": 3, "pcie": 4}
-"""Field of P2pStatus -> nvmlGpuP2PCapsIndex_t (4 was called PROP before it was called PCI)."""
+"""Field of P2pStatus, in this order -> nvmlGpuP2PCapsIndex_t (4 was called PROP before it was called PCI)."""
 
 ALL_KINDS_UP_TO = 64
 """GPUs up to which all kinds are asked; of more, only those that verdicts stand on. NVIDIA's driver takes 32 GPUs
@@ -26,25 +26,39 @@ def read(host: Host, gpus: Sequence[NvmlGpu], raw: dict[str, str]) -> tuple[P2pS
     """
     placed = [(g.address, g) for g in gpus if not isinstance(g.address, Missing)]
     pairs = [(a, b) for a in placed for b in placed if a[1].index != b[1].index]
-    asked = [(a.index, b.index) for (_, a), (_, b) in pairs if not (a.lost or b.lost)]
-    once = dict.fromkeys((min(i, j), max(i, j)) for i, j in asked)
+    lost = {g.index for _, g in placed if g.lost}
+    asked = [(a.index, b.index) for (_, a), (_, b) in pairs if not (lost and (a.index in lost or b.index in lost))]
+    once = dict.fromkeys((i, j) if i < j else (j, i) for i, j in asked)
     ancestors = dict(zip(once, _ask(host, raw, words.ANCESTORS, "DeviceGetTopologyCommonAncestor", once), strict=True))
-    kinds = {k: n for k, n in KINDS.items() if len(placed) <= ALL_KINDS_UP_TO or k not in _UNUSED}
+    unused = () if len(placed) <= ALL_KINDS_UP_TO else _UNUSED
     told = zip(
         *(
-            _ask(host, raw, words.P2P_STATUSES, "DeviceGetP2PStatus", [(i, j, number) for i, j in asked])
-            for number in kinds.values()
+            [_NOT_ASKED] * len(asked)
+            if kind in unused
+            else _ask(host, raw, words.P2P_STATUSES, "DeviceGetP2PStatus", [(i, j, number) for i, j in asked])
+            for kind, number in KINDS.items()
         ),
         strict=True,
     )
-    not_asked = dict.fromkeys(KINDS.keys() - kinds.keys(), _NOT_ASKED)
-    lost = {g.index for _, g in placed if g.lost}
     out = []
     for (from_, a), (to, b) in pairs:
-        why = _lost(a, b) if a.index in lost or b.index in lost else None
-        status = dict(zip(kinds, next(told), strict=True)) if why is None else dict.fromkeys(kinds, why)
-        ancestor = why or ancestors[(a.index, b.index) if a.index < b.index else (b.index, a.index)]
-        out.append(P2pStatus(from_address=from_, to_address=to, ancestor=ancestor, **status, **not_asked))
+        i, j = a.index, b.index
+        why = _lost(a, b) if lost and (i in lost or j in lost) else None
+        ancestor = why or ancestors[(i, j) if i < j else (j, i)]
+        row = next(told) if why is None else [_NOT_ASKED if kind in unused else why for kind in KINDS]
+        reads, writes, nvlink, atomics, pcie = row
+        out.append(
+            P2pStatus(
+                from_address=from_,
+                to_address=to,
+                read=reads,
+                write=writes,
+                nvlink=nvlink,
+                atomics=atomics,
+                pcie=pcie,
+                ancestor=ancestor,
+            )
+        )
     return tuple(out)
 
 
@@ -61,14 +75,16 @@ def _lost(a: NvmlGpu, b: NvmlGpu) -> Missing | None:
 def _ask(
     host: Host, raw: dict[str, str], meanings: Mapping[int, str], call: str, arguments: Collection[tuple[int, ...]]
 ) -> list[str | Missing]:
-    """Return what the numbers mean that NVML answers to a call with each of some arguments."""
+    """Return what the numbers mean that NVML answers to a call with each of some arguments.
+
+    Where each is a number that is known, none is kept in `raw`: the word says as much (`raw_p2p_code`).
+    """
     out: list[str | Missing] = []
-    names = each_named(f"{call}(", ", ", ")", arguments)  # as `evidence_name` has it
     answers = host.nvml_each(call, arguments)
     numbers = [a for a in answers if type(a) is int]
-    if len(numbers) == len(answers) and meanings.keys() >= set(numbers):  # nothing odd in any of them
-        raw.update(zip(names, map(str, numbers), strict=True))
+    if len(numbers) == len(answers) and meanings.keys() >= set(numbers):
         return [meanings[n] for n in numbers]
+    names = each_named(f"{call}(", ", ", ")", arguments)  # as `evidence_name` has it
     for name, answer in zip(names, answers, strict=True):
         if type(answer) is int and answer in meanings:
             raw[name] = str(answer)
