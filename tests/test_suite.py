@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import HealthCheck, settings
 from tests.support.waiting import PATIENCE_S, until
 
 TESTS = Path(__file__).parent
-FILES = sorted(p for p in TESTS.rglob("test_*.py"))
+GIVE_UP = ("cluster/attacker.py", "cluster/flood.py", "fuzz/client.py")
+"""Files that play somebody who does not wait: an attacker, and a fuzzer that ends a server that hangs."""
+FILES = sorted(p for p in TESTS.rglob("*.py") if p.relative_to(TESTS).as_posix() not in GIVE_UP)
 LEAST_LIMIT_S = 60
 """A limit of a test is reached only where something is broken; PATIENCE_S is the usual one."""
 PAUSE_S = 0.25
@@ -27,17 +30,19 @@ def name_of(node: ast.AST) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def number(node: ast.expr | None) -> float | None:
+def number(node: ast.expr | None, named: Mapping[str, float] = {}) -> float | None:
+    if isinstance(node, ast.Name):
+        return named.get(node.id)
     value = node.value if isinstance(node, ast.Constant) else None
     return float(value) if isinstance(value, int | float) else None
 
 
-def fixed_wait(node: ast.AST) -> str:
+def fixed_wait(node: ast.AST, named: Mapping[str, float]) -> str:
     """Return what is wrong with an expression that waits for a while, or that expects something to be quick."""
     name, limit = name_of(node), None
     if isinstance(node, ast.Call):
-        limit = next((number(k.value) for k in node.keywords if k.arg == "timeout"), None)
-        first = number(node.args[0]) if node.args else None
+        limit = next((number(k.value, named) for k in node.keywords if k.arg == "timeout"), None)
+        first = number(node.args[0], named) if node.args else None
         if name == "sleep" and first is not None and PAUSE_S < first < FOREVER_S:
             return f"sleep({first:g})"
         if name in ("join", "wait") and limit is None:
@@ -56,7 +61,13 @@ def fixed_wait(node: ast.AST) -> str:
 
 def fixed_waits(path: Path) -> list[str]:
     """Return the places where a test waits for a while instead of an event, or gives little time to what must come."""
-    found = [(getattr(n, "lineno", 0), fixed_wait(n)) for n in ast.walk(ast.parse(path.read_text()))]
+    tree = ast.parse(path.read_text())
+    named = {
+        n.targets[0].id: value
+        for n in tree.body
+        if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name) and (value := number(n.value)) is not None
+    }
+    found = [(getattr(n, "lineno", 0), fixed_wait(n, named)) for n in ast.walk(tree)]
     return [f"line {line}: {what}" for line, what in sorted(found) if what]
 
 
@@ -81,6 +92,11 @@ def test_no_test_waits_for_a_while_or_expects_speed(path: Path) -> None:
 def test_a_fixed_wait_is_found(wait: str, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text(f"import time\n{wait}\n")
     assert [w.split(":")[0] for w in fixed_waits(tmp_path / "x.py")] == ["line 2"]
+
+
+def test_a_fixed_wait_with_a_name_is_found(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("LIMIT_S = 30.0\nqueue.get(timeout=LIMIT_S)\nthread.join(LIMIT_S)\n")
+    assert [w.split(":")[0] for w in fixed_waits(tmp_path / "x.py")] == ["line 2", "line 3"]
 
 
 @pytest.mark.parametrize(

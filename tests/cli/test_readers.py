@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.snapshots import record, write_snapshot
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from topocheck.cli.main import main
 from topocheck.host.base import HostError
 from topocheck.host.recording import snapshot
@@ -24,7 +24,6 @@ from topocheck.model.base import Reason
 from topocheck.probes.registry import PROBE_SET_VERSION
 from topocheck.render.formats import FORMATS
 
-LIMIT_S = 60
 HEALTHY, WARNING, FAILING, UNKNOWN = "h100_x2_vm", "h22_mixed_gpus", "driver_not_loaded", "unknown"
 BROKEN_LOG = (
     "n:1:2 [0] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 10.0.0.2<1> failed : No route to host\n"
@@ -77,7 +76,7 @@ def ended(p: subprocess.Popen[bytes]) -> tuple[int, bytes]:
     assert p.stderr is not None
     try:
         error = p.stderr.read()
-        return p.wait(LIMIT_S), error
+        return p.wait(PATIENCE_S), error
     finally:
         p.kill()
         p.wait()
@@ -138,14 +137,14 @@ def test_every_command_keeps_its_code(snaps: dict[str, str], tmp_path: Path, com
 def test_closed_streams(snaps: dict[str, str], name: str) -> None:
     """Nothing may take the place of standard output: no recording, no pipe to a child."""
     line = f"exec {sys.executable} -m topocheck check --from {snaps[name]} <&- >&- 2>&-"
-    assert subprocess.run(["bash", "-c", line], timeout=LIMIT_S, check=False).returncode == CODES[name]
+    assert subprocess.run(["bash", "-c", line], timeout=PATIENCE_S, check=False).returncode == CODES[name]
 
 
 def test_nobody_reads_standard_error_either(snaps: dict[str, str], tmp_path: Path) -> None:
     """An error that nobody hears still has its exit code."""
     p = start("check", "--from", str(tmp_path / "none.snap"), stderr=subprocess.STDOUT)
     leave_at_once(p)
-    assert p.wait(LIMIT_S) == 2
+    assert p.wait(PATIENCE_S) == 2
 
 
 @pytest.mark.parametrize("name", CODES)
@@ -157,7 +156,7 @@ def test_the_reader_of_a_named_pipe_leaves(snaps: dict[str, str], tmp_path: Path
     try:
         written = select.poll()
         written.register(ours, select.POLLIN)
-        assert written.poll(1000 * LIMIT_S)
+        assert written.poll(1000 * int(PATIENCE_S))
     finally:
         os.close(ours)
     assert ended(p) == (CODES[name], b"")
@@ -175,7 +174,7 @@ def test_sigpipe_is_ignored_at_any_moment(snaps: dict[str, str]) -> None:
 
 def test_a_pipe_that_somebody_made_non_blocking(snaps: dict[str, str]) -> None:
     """More than a pipe holds (64 KiB, pipe(7)) waits for its reader and arrives whole."""
-    whole = start("check", "--from", snaps[FAILING], "--format", "json").communicate(timeout=LIMIT_S)[0]
+    whole = start("check", "--from", snaps[FAILING], "--format", "json").communicate(timeout=PATIENCE_S)[0]
     theirs = os.pipe()
     os.set_blocking(theirs[1], False)
     p = start("report", "--from", snaps[FAILING], "--format", "json", stdout=theirs[1])

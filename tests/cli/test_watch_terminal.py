@@ -70,7 +70,7 @@ class Terminal:
         while self.process.poll() is None and time.monotonic() < limit:
             if select.select([self.fd], [], [], 0.05)[0]:
                 self.seen += _ESCAPES.sub("", os.read(self.fd, 1 << 16).decode("utf-8", "replace"))
-        return self.process.wait(0.1)
+        return self.process.wait(PATIENCE_S)
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -252,7 +252,7 @@ def test_all_ranks_end_with_the_exit_code_of_rank_0():
         )
         for r in range(2)
     ]  # fmt: skip
-    outs = [p.communicate(timeout=90) for p in ranks]
+    outs = [p.communicate(timeout=PATIENCE_S) for p in ranks]
     assert [p.returncode for p in ranks] == [3, 3], outs
     assert json.loads(outs[0][0])["ranks_authenticated_by"] == "none"
     assert outs[1] == ("", "")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from queue import Queue
 from typing import Any
 
-LIMIT_S = 30.0
+from tests.support.waiting import PATIENCE_S
 
 
 class Board:
@@ -41,12 +41,12 @@ class ThreadWire:
         self._take(into, self.members[source])
 
     def _take(self, into: Any, source: int) -> None:
-        sent, received = self.board.pairs[source, self.me].get(timeout=LIMIT_S)
+        sent, received = self.board.pairs[source, self.me].get(timeout=PATIENCE_S)
         into.copy_(sent)
         received.set()
 
     def recv_any(self, into: Any) -> int:
-        who = self.board.arrivals[self.me].get(timeout=LIMIT_S)
+        who = self.board.arrivals[self.me].get(timeout=PATIENCE_S)
         self._take(into, who)
         return self.members.index(who)
 
@@ -62,16 +62,16 @@ class ThreadWire:
         for taker in takers:
             taker.start()
         for taker in takers:
-            taker.join(LIMIT_S)
+            taker.join(PATIENCE_S)
         assert not any(taker.is_alive() for taker in takers), "a message did not come"
-        assert all(received.wait(LIMIT_S) for received in done), "a message was not received"
+        assert all(received.wait(PATIENCE_S) for received in done), "a message was not received"
 
     def every(self, mine: Any) -> list[Any]:
         slots, barrier = self.board.slots[self.members], self.board.barriers[self.members]
         slots[self.rank] = mine
-        barrier.wait(LIMIT_S)
+        barrier.wait(PATIENCE_S)
         out = list(slots)
-        barrier.wait(LIMIT_S)
+        barrier.wait(PATIENCE_S)
         return out
 
     def all_reduce(self, buffer: Any) -> None:
@@ -126,7 +126,7 @@ def on_ranks(torch: Any, size: int, work: Callable[[ThreadWire], Any]) -> list[A
     for t in threads:
         t.start()
     for t in threads:
-        t.join(2 * LIMIT_S)
+        t.join(PATIENCE_S)
     if errors:
         raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
     return out

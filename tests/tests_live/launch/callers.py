@@ -12,6 +12,7 @@ import msgspec
 
 import topocheck
 from tests.support.slurm import free_ports
+from tests.support.waiting import PATIENCE_S
 from topocheck.tests_live.launch import frames
 from topocheck.tests_live.launch.rendezvous import Rendezvous, join
 from topocheck.tests_live.launch.secret import VARIABLE
@@ -63,7 +64,7 @@ class Caller:
 
     def __init__(self, where: str, rank: int = 1, **fields: Any) -> None:
         host, _, port = where.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=30)
+        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
         self.splitter = frames.Splitter(frames.FRAME_LIMIT)
         self.bodies: list[bytes] = []
         self.hello = frames.encode(hello(rank, **fields))
