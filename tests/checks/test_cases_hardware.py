@@ -38,6 +38,7 @@ def test_h01_a_matrix_command_that_fails_costs_nothing_but_a_warning() -> None:
     (f,) = findings("consistency.smi-matrix-differs", asked)
     assert f.state is W
     assert "Failed to run topology matrix" in f.title
+    assert "exit status 255" in f.title
 
 
 def test_h02_one_lost_gpu_is_one_failure() -> None:
@@ -71,15 +72,23 @@ def test_h04_the_placeholder_link_of_a_superchip_is_not_judged(name: str) -> Non
 
 
 def test_h05_a_lone_card_has_no_links_to_lose() -> None:
-    """Twelve inactive links of a single card without a bridge are no finding."""
-    assert findings("nvlink.links-down", healthy("h05_a100_pcie_alone")) == ()
+    """Twelve inactive links of a single card without a bridge: not applicable, with what would change that."""
+    result, found = run("nvlink.links-down", healthy("h05_a100_pcie_alone"))
+    assert (result.state, found) == (State.NOT_APPLICABLE, ())
+    for word in ("none of them has trained", "bridge", "policy"):
+        assert word in result.detail
 
 
 def test_h06_two_bridged_cards_with_every_link_down() -> None:
     """A product sold with bridges, all links down on both: a warning for each, with the bridge named."""
     c = healthy("h06_h100_nvl_links_down")
     assert set(states("nvlink.links-down", c).values()) == {W}
-    assert all("bridge" in (f.fix or "") for f in findings("nvlink.links-down", c))
+    for f in findings("nvlink.links-down", c):
+        assert "bridge" in (f.fix or "")
+        assert "PCIe only" in f.consequence
+        shown = {e.source: e.raw for e in f.evidence}
+        assert "H100 NVL" in shown["product"]
+        assert any(source.startswith("PCI tree GPU") and raw for source, raw in shown.items())
 
 
 def test_h07_twelve_of_eighteen_links_by_design() -> None:
@@ -99,6 +108,8 @@ def test_h08_completed_needs_success() -> None:
     """State Completed with the status Insufficient Resources is a failure of each GPU."""
     c = healthy("h08_fabric_insufficient")
     assert list(states("nvlink.fabric-not-ready", c).values()) == [F] * 8
+    # Its fabric manager runs, so nobody is sent to install or start it.
+    assert all("is running: check its log" in (f.fix or "") for f in findings("nvlink.fabric-not-ready", c))
 
 
 def test_h08_a_zero_cluster_is_healthy_on_one_node() -> None:
@@ -135,11 +146,15 @@ def test_h10_some_gpus_with_an_error() -> None:
 
 
 def test_h11_no_switch_no_fabric_manager() -> None:
-    """A fabric manager that fails on bridged cards is no finding."""
+    """A fabric manager that fails on bridged cards is a note: not needed, of another version, and can be removed."""
     c = healthy("h11_a40_needless_fabric_manager")
     assert _loud(c) == {}
-    result, _ = run("nvlink.fabric-manager", c)
-    assert (result.state, "no NVSwitch" in result.detail) == (State.NOT_APPLICABLE, True)
+    (f,) = findings("nvlink.fabric-manager", c)
+    assert f.state is N
+    for word in ("not needed", "no NVSwitch", "520.61.05", "515.105.01"):
+        assert word in f.title
+    assert "remove" in (f.fix or "")
+    assert run("nvlink.fabric-manager", healthy("h14_bridge_pairs"))[0].state is State.NOT_APPLICABLE
 
 
 def test_h12_acs_on_the_way_of_a_pair() -> None:
@@ -234,6 +249,7 @@ def test_h26_a_flat_guest_is_unknown_not_bad() -> None:
     (f,) = findings("p2p.flat-vm-tree", c)
     assert f.state is U
     assert "NCCL_TOPO_FILE" in (f.fix or "")
+    assert "ACS and ATS" in (f.fix or "")
     assert {p.class_ for p in c.topology.paths if p.to_label.startswith("GPU")} == {"NV8"}
     advice = " ".join(f.fix or "" for f in _all(c))
     assert not any(word in advice for word in ("slot", "cable", "reseat", "setpci"))

@@ -46,6 +46,11 @@ ROWS = [
     Row(id="driver.clocks-held-down", machine=HGX, change={"gpu": {"2": {"clock_reasons": 0x4}}}),
     Row(id="driver.kernel-log-errors", machine=HGX, state=N, subject="0000:4b:00.0 GPU2", says=("Xid 79", "dcgmi"),
         change={"files": {"/dev/kmsg": "6,1,2,-;NVRM: Xid (PCI:0000:4b:00): 79, pid=1, name=x"}}),
+    Row(id="driver.kernel-log-errors", machine=HGX, state=N, subject="0000:3b:00.0 mlx5_1",
+        says=("too little power", "power limit"), change={"files": {"/dev/kmsg":
+        "mlx5_core 0000:3b:00.0: mlx5_pcie_event:301:(pid 9): Detected insufficient power on the PCIe slot (27W)."}}),
+    Row(id="driver.kernel-log-errors", machine=HGX, state=N, subject="0000:3b:00.0 mlx5_1", says=("transceiver",),
+        change={"files": {"/dev/kmsg": "mlx5_core 0000:3b:00.0: Port module event[error]: module 0, Cable error"}}),
     Row(id="driver.kernel-log-errors", machine=HGX, state=N, subject="0000:3b:00.0 mlx5_1", says=("health",),
         change={"files": {"/dev/kmsg": "mlx5_core 0000:3b:00.0: poll_health:812:(pid 0): Fatal error 1 detected"}}),
     Row(id="driver.kernel-log-errors", machine=HGX,

@@ -61,7 +61,27 @@ def test_numbers_and_addresses() -> None:
     assert no_space("pcieport 0000:00:1d.4: BAR 15: no space for [mem size 0x1]") == "0000:00:1d.4"
     assert no_space("pci 0000:01:00.0: BAR 1 [mem size 0x1]: can't assign; no space") == "0000:01:00.0"
     assert no_space("pcieport 0000:00:1d.4: bridge window [mem 0x1-0x2]: assigned") is None
-    assert nic_trouble(f"mlx5_core {BDF}: poll_health:812:(pid 0): Fatal error 1 detected") == BDF
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (f"mlx5_core {BDF}: poll_health:812:(pid 0): Fatal error 1 detected", "health"),
+        (f"mlx5_core {BDF}: health_care:151:(pid 9): handling bad device here", "health"),
+        (f"mlx5_core {BDF}: mlx5_pcie_event:301:(pid 9): Detected insufficient power on the PCIe slot (27W).", "power"),
+        (
+            f"mlx5_core {BDF}: Port module event[error]: module 0, Cable error, Bus stuck (I2C or data shorted)",
+            "module",
+        ),
+        (f"mlx5_core {BDF}: wait_func:1195:(pid 9): ENABLE_HCA(0x104) timeout. Will cause a leak", "command"),
+        (f"bnxt_en {BDF} ens1f0np0: Firmware fatal reset event, data1: 0x1", "health"),
+        (f"bnxt_en {BDF} ens1f0np0: Error (timeout: 500) msg {{0x20 0x1}} len:0", "command"),
+        (f"mlx5_core {BDF}: Port module event: module 0, Cable plugged", None),
+    ],
+)
+def test_what_drivers_of_nics_report(line: str, kind: str | None) -> None:
+    kept = of_interest(line)
+    assert (nic_trouble(kept) if kept is not None else None) == ((BDF, kind) if kind else None)
 
 
 def test_a_log_that_ends_is_read(tmp_path: Path) -> None:

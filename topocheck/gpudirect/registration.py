@@ -85,7 +85,7 @@ def _peermem(g: Ground) -> PeerMemory:
             f"peer memory: {module} is loaded but not registered with the RDMA stack",
             "no",
             (*quoted, *refs, Evidence("/sys/kernel/mm/memory_peers", "(none of NVIDIA's)")),
-            "use the open kernel modules (DMA-BUF), or build the driver again after the RDMA stack (OFED)",
+            "build the NVIDIA driver again after the RDMA stack (OFED)",
         ),
     )
 

@@ -15,6 +15,7 @@ XIDS = {
     120: "error of the GPU's system processor (GSP)",
     140: "unrecovered memory error",
     143: "GPU could not be initialised",
+    **dict.fromkeys((144, 145, 146, 147, 148, 149, 150), "error of NVLink 5"),
 }
 """Xids of the hardware (NVIDIA, Xid Errors); those of programs (13, 31, 43, 45) say nothing of the machine."""
 HANDLED = frozenset((63, 92))

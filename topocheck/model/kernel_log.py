@@ -49,10 +49,20 @@ def not_started(line: str) -> str | None:
     return m["address"] if m else None
 
 
-_NIC = rf"(?a)mlx5_core {_ADDRESS}: .*(?:Health issue|health compromised|Fatal error|assert|synd 0x)"
+NIC_TROUBLES = (
+    ("power", r"insufficient power"),
+    ("module", r"[Mm]odule event.*(?:error|Error|exceeded|temperature|stuck)"),
+    ("command", r"timeout\. Will cause|Error \(timeout"),
+    ("health", r"Health issue|health compromised|Fatal error|assert|synd 0x|bad device|[Ff]atal reset"),
+)
+"""What drivers of NICs report -> their words (Linux drivers/net/ethernet/mellanox/mlx5/core/{health,cmd,events}.c and
+broadcom/bnxt/bnxt.c)."""
+_NIC = rf"(?a)(?:mlx5_core|bnxt_en) {_ADDRESS}.*?(?:" + "|".join(f"(?P<{k}>{p})" for k, p in NIC_TROUBLES) + ")"
 
 
-def nic_trouble(line: str) -> str | None:
-    """Return the address of the NIC of which mlx5_core reports a health problem; None for other lines."""
+def nic_trouble(line: str) -> tuple[str, str] | None:
+    """Return (address of the NIC, what its driver reports of it: a name of NIC_TROUBLES); None for other lines."""
     m = re.search(_NIC, line)
-    return m["address"] if m else None
+    if m is None:
+        return None
+    return m["address"], next(kind for kind, _ in NIC_TROUBLES if m[kind])

@@ -17,14 +17,15 @@ from topocheck.topology.types import Gpu, Nic
     "driver.kernel-log-errors",
     title="The kernel's log has hardware errors of a GPU or NIC",
     severity=State.NOTE,
-    reads=("/dev/kmsg: NVRM Xid and RmInitAdapter lines, AER, DPC, mlx5_core health",),
+    reads=("/dev/kmsg: NVRM Xid and RmInitAdapter lines, AER, DPC, mlx5_core and bnxt_en",),
 )
 def kernel_log_errors(c: Context) -> Iterator[Finding]:
     """The kernel's log has hardware errors of a GPU or NIC.
 
     Looks at:
         Lines of the kernel's log since the last boot: Xid numbers of NVIDIA's driver that report hardware errors, GPUs
-        that it could not start, health messages of NVIDIA's NICs, and uncorrectable PCIe errors (AER) and containment
+        that it could not start, messages of NVIDIA's and Broadcom's NICs about health, slot power, transceivers and
+        firmware that does not answer, and uncorrectable PCIe errors (AER) and containment
         (DPC) of GPUs, NICs and the ports above them. Reading the log needs root on most systems.
 
     Why it matters:
@@ -52,9 +53,10 @@ def kernel_log_errors(c: Context) -> Iterator[Finding]:
         if shown := [line for line in lines if not_started(line) == gpu.address]:
             yield _finding(c, gpu, "the driver could not start it (kernel log since boot)", shown[-1])
     for nic in c.topology.nics:
-        shown = [line for line in lines if nic_trouble(line) == nic.address]
-        if shown:
-            yield _finding(c, nic, "its driver reports a health problem (kernel log since boot)", shown[-1])
+        found = {t[1]: line for line in lines if (t := nic_trouble(line)) and t[0] == nic.address}
+        for kind, line in found.items():
+            what, fix = _NIC_TROUBLES[kind]
+            yield _finding(c, nic, f"{what} (kernel log since boot)", line, fix=fix)
     yield from _pcie(c, lines)
 
 
@@ -78,11 +80,28 @@ def _pcie(c: Context, lines: tuple[str, ...]) -> Iterator[Finding]:
         yield _about(c, where[address], address, f"{what} (kernel log since boot)", line, State.NOTE)
 
 
-def _finding(c: Context, device: Gpu | Nic, title: str, line: str, state: State = State.NOTE) -> Finding:
-    return _about(c, named(device), device.address, title, line, state)
+_NIC_TROUBLES: dict[str, tuple[str, str | None]] = {
+    "power": (
+        "its slot gives it too little power",
+        "check the slot's power limit in the firmware setup, the card's own power cable and the BMC; the ports of "
+        "such a card may stay down",
+    ),
+    "module": ("a fault of its cable or transceiver", "clean, reseat or swap cable and transceiver of this port"),
+    "command": ("its firmware did not answer a command", None),
+    "health": ("its driver reports a health problem", None),
+}
+"""What a NIC's driver reports -> (title, what to do, where it is not the usual)."""
 
 
-def _about(c: Context, subject: str, address: str, title: str, line: str, state: State) -> Finding:
+def _finding(
+    c: Context, device: Gpu | Nic, title: str, line: str, state: State = State.NOTE, fix: str | None = None
+) -> Finding:
+    return _about(c, named(device), device.address, title, line, state, fix)
+
+
+def _about(
+    c: Context, subject: str, address: str, title: str, line: str, state: State, fix: str | None = None
+) -> Finding:
     return Finding(
         state=state,
         subject=subject,
@@ -91,7 +110,7 @@ def _about(c: Context, subject: str, address: str, title: str, line: str, state:
         consequence="it may fail again, and a job on this node with it",
         evidence=(Evidence("kernel log", line),),
         rule="no hardware error in the kernel's log since boot",
-        fix=first_fitting(c, *_FIXES),
+        fix=fix if fix is not None and not in_guest(c) else first_fitting(c, *_FIXES),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import is_guest, listed, living, named, pci_devices, quote
-from topocheck.checks.shared.fixes import Fix, first_fitting
+from topocheck.checks.shared.fixes import Fix, first_fitting, in_container
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.knowledge.fabric_health import troubles
 from topocheck.model.base import Evidence, Finding, Missing, Reason, State, is_lost, known
@@ -20,9 +20,14 @@ from topocheck.topology.types import Gpu
 _CALL = "DeviceGetGpuFabricInfoV"
 _UNFINISHED = ("Not Started", "In Progress")
 _NONE = "Not Supported"
-_START = (
+_RESET = "the GPUs may need a reset after it, which ends all that runs on them"
+_INSTALL = (
     "install nvidia-fabricmanager in exactly the driver's version, start it (systemctl start nvidia-fabricmanager) "
-    "and check its log; the GPUs may need a reset after it, which ends all that runs on them"
+    f"and check its log; {_RESET}"
+)
+_RESTART = (
+    "nvidia-fabricmanager is running: check its log (/var/log/fabricmanager.log) for what it says of these GPUs and of "
+    "partitions, drain the node, restart it and reset all GPUs together (nvidia-smi -r, ends all that runs on them)"
 )
 _RACK = (
     "check the fabric manager of the rack, which runs on its switch trays, and nvidia-imex here; then reset the "
@@ -45,6 +50,31 @@ _SUBNET = (
 _SUBNET_MODULES = ("mlx5_ib", "ib_umad")
 """What NVLSM needs to reach the switches of an HGX B200 or B300: their ConnectX functions as RDMA devices, and the
 kernel's interface for management datagrams (NVIDIA Fabric Manager User Guide)."""
+
+
+def _versions(context: Context) -> tuple[str, str] | None:
+    """Return (fabric manager's version, driver's) where both are known and differ."""
+    own, driver = context.node.software.versions.get("fabric_manager"), context.node.nvml.driver_version
+    return (own, driver) if own is not None and isinstance(driver, str) and own != driver else None
+
+
+def _active(context: Context) -> bool:
+    """Tell whether the fabric manager is seen to run."""
+    system = context.node.system
+    return "active" in (system.fabric_manager, system.services.get("nvidia-fabricmanager"))
+
+
+def _start(context: Context) -> str:
+    """Return what to do about the fabric manager: the first that can work here."""
+    return (
+        first_fitting(
+            context,
+            Fix(_RESTART, (_active, lambda c: _versions(c) is None)),
+            Fix(f"on the node, outside this container: {_INSTALL}", (in_container,)),
+            Fix(_INSTALL),
+        )
+        or _INSTALL
+    )
 
 
 def _unloaded(context: Context) -> tuple[str, ...]:
@@ -74,7 +104,7 @@ def _way_back(context: Context, gpu: Gpu) -> str:
     behind = context.topology.switch_functions if hidden else nvswitches(pci_devices(context).values())
     if not behind and is_guest(context):
         return _HOST
-    return _SUBNET if hidden else _START
+    return _SUBNET if hidden else _start(context)
 
 
 def _gpus(context: Context) -> list[Gpu]:
@@ -246,15 +276,19 @@ def fabric_manager(context: Context) -> Iterator[Finding]:
 
     Does not apply:
         Without NVSwitches on the bus: bridged cards and direct meshes need no fabric manager, and one that fails
-        there is harmless. One that runs in a container has no unit; there the GPUs' registration counts.
+        there is harmless (a note). One that runs in a container has no unit; there the GPUs' registration counts.
     """
     switches = nvswitches(pci_devices(context).values())
     if not switches:
-        raise not_applicable("no NVSwitch on the PCI bus, so no fabric manager is needed")
+        needless = _needless(context)
+        if needless is None:
+            raise not_applicable("no NVSwitch on the PCI bus, so no fabric manager is needed")
+        yield needless
+        return
     gpus = _gpus(context)
     if not gpus:
         raise not_applicable("no driven GPU on this node")
-    system, software = context.node.system, context.node.software
+    system = context.node.system
     ready = all(_registered(g) for g in gpus) or known(context.node.cuda.devices)
     # Where nobody could tell whether the fabric works, its manager alone makes no failure.
     ready = ready or unless_lost(context, State.FAIL, "fabric", "cuda") is State.UNKNOWN
@@ -262,10 +296,9 @@ def fabric_manager(context: Context) -> Iterator[Finding]:
     service = system.fabric_manager if known(system.fabric_manager) else (unit if unit is not None else None)
     seen = (Evidence("PCI", f"{len(switches)} NVSwitches, first {switches[0].address}"),)
     said = quote(system, "nvidia-fabricmanager", service) if service is not None else ()
-    own, driver = software.versions.get("fabric_manager"), context.node.nvml.driver_version
-    differs = own is not None and isinstance(driver, str) and own != driver
-    versions = (Evidence("nv-fabricmanager --version", own or "?"), Evidence("driver", str(driver))) if differs else ()
-    other = f"; it is version {own}, the driver {driver}" if differs else ""
+    differs = _versions(context)
+    versions = (Evidence("nv-fabricmanager --version", differs[0]), Evidence("driver", differs[1])) if differs else ()
+    other = f"; it is version {differs[0]}, the driver {differs[1]}" if differs else ""
     if service == "failed" or (service in ("inactive", "not-found") and not ready):
         yield Finding(
             state=State.WARN if ready else State.FAIL,
@@ -274,17 +307,17 @@ def fabric_manager(context: Context) -> Iterator[Finding]:
             consequence="CUDA does not start (error 802)" if not ready else "works until the next reset or reboot",
             evidence=(*said, *seen, *versions, *_evidence(gpus[:1])),
             rule="NVSwitches need nvidia-fabricmanager active, in the driver's version",
-            fix=_START,
+            fix=_start(context),
         )
     elif differs:
         yield Finding(
             state=State.WARN if ready else State.FAIL,
             subject="node",
-            title=f"the fabric manager is version {own}, the driver {driver}",
+            title=f"the fabric manager is version {differs[0]}, the driver {differs[1]}",
             consequence="the fabric manager will not start with this driver; CUDA then fails with error 802",
             evidence=(*versions, *seen),
             rule="both must be of one version",
-            fix=_START,
+            fix=_start(context),
         )
     elif service is None and not ready:
         yield Finding(
@@ -295,6 +328,30 @@ def fabric_manager(context: Context) -> Iterator[Finding]:
             rule="the service, or a registration with success, must be seen",
             fix="systemctl status nvidia-fabricmanager, on the host",
         )
+
+
+def _needless(context: Context) -> Finding | None:
+    """A fabric manager that fails on a machine without NVSwitches: harmless, and people spend days on it."""
+    gpus = _gpus(context)
+    service = context.node.system.services.get("nvidia-fabricmanager")
+    fabric = any(known(_state(g)) or _multi_node(g) or lives_behind_hidden_switches(g) for g in gpus)
+    if service != "failed" or fabric or not gpus or is_guest(context):
+        return None
+    differs = _versions(context)
+    versions = f" (version {differs[0]}, the driver is {differs[1]})" if differs else ""
+    return Finding(
+        state=State.NOTE,
+        subject="node",
+        title=f"nvidia-fabricmanager is failed{versions}, and no NVSwitch is on the PCI bus: it is not needed here",
+        consequence="none: cards joined by bridges, or not at all, work without it",
+        evidence=(
+            *quote(context.node.system, "nvidia-fabricmanager", service),
+            Evidence("PCI", "no NVSwitch"),
+            *((Evidence("nv-fabricmanager --version", differs[0]),) if differs else ()),
+        ),
+        rule="a fabric manager is for NVSwitches alone",
+        fix="systemctl disable nvidia-fabricmanager, or remove the package",
+    )
 
 
 def _two_imex(context: Context) -> Finding:

@@ -81,6 +81,12 @@ def links_down(context: Context) -> Iterator[Finding]:
     """
     gpus = _linked(context)
     products = {g.address: product_of(g) for g in gpus}
+    lone = gpus[0] if len(gpus) == 1 else None
+    if lone is not None and not _active(lone) and _down(lone) and _on_card(products[lone.address]):
+        raise not_applicable(
+            f"{lone.label} is the only GPU with NVLinks, and none of them has trained: without a bridge it has no peer "
+            "(a second card with a bridge, or a policy that expects NVLinks, would have this judged)"
+        )
     active = {g.address: _active(g) for g in gpus}
     for gpu in gpus:
         product = products[gpu.address]
@@ -113,10 +119,29 @@ def links_down(context: Context) -> Iterator[Finding]:
             if _active(gpu) == 0
             else f"traffic with its peers has {_active(gpu)} links instead of {_wanted(gpu, product, most)}, "
             "and collectives run at the speed of the slowest GPU",
-            evidence=_state_evidence(gpu, _down(gpu)),
+            evidence=(
+                *_state_evidence(gpu, _down(gpu)),
+                *(_peers_evidence(context, gpu, siblings) if not active[gpu.address] else ()),
+            ),
             rule=rule,
             fix=_fix(product),
         )
+
+
+def _on_card(product: Product | None) -> bool:
+    return product is not None and product.form_factor == "PCIe"
+
+
+def _peers_evidence(context: Context, gpu: Gpu, siblings: list[Gpu]) -> tuple[Evidence, ...]:
+    """Return the product, and how far a sibling is by PCIe, which is the way left without NVLink."""
+    product = product_of(gpu)
+    out = (Evidence("product", f"{gpu.name}: {product.name}, {product.form_factor}"),) if product is not None else ()
+    path = next(
+        (p for s in siblings[:1] for p in context.topology.paths if (p.from_, p.to) == (gpu.address, s.address)), None
+    )
+    if path is None:
+        return out
+    return (*out, Evidence(f"PCI tree {path.from_label} - {path.to_label}", str(path.pcie_class)))
 
 
 def _alike(a: Gpu, b: Gpu) -> bool:

@@ -67,7 +67,7 @@ def flat_vm_tree(context: Context) -> Iterator[Finding]:
     )
 
 
-_HOST = "set NCCL_TOPO_FILE to the provider's topology file; ask the provider for the rest"
+_HOST = "set NCCL_TOPO_FILE to the provider's topology file; ACS and ATS are the host's matter: ask the provider"
 _WSL = (
     "none is needed: WSL shows GPUs without their slots; run on Linux itself where GPUs must reach each other or a NIC "
     "directly"

@@ -116,7 +116,9 @@ def no_road(c: Context) -> Iterator[Finding]:
 
 def _fix(c: Context, steps: Iterable[ReasonStep], or_else: str | None = None) -> str | None:
     """Return the fixes of some steps; modules are the node's, so a container cannot load them."""
-    found = "; or ".join(r.fix for r in steps if r.fix)
+    # DMA-BUF comes first: what registers a peer-memory module again holds until the next update of either stack.
+    told = sorted(dict.fromkeys(r.fix for r in steps if r.fix), key=lambda text: "open kernel modules" not in text)
+    found = "; or ".join(told)
     if not found:
         return or_else
     return first_fitting(c, Fix(f"on the node, outside this container: {found}", (in_container,)), Fix(found))
@@ -183,7 +185,7 @@ def peermem_not_registered(c: Context) -> Iterator[Finding]:
         consequence=effect,
         evidence=(*step.evidence, *version_evidence(c)),
         rule="a loaded module appears under /sys/kernel/mm/memory_peers",
-        fix=step.fix,
+        fix=_fix(c, able[0].registration),
     )
 
 

@@ -25,9 +25,12 @@ PATTERNS = (
     rf"[\w\-]{{1,20}} {_ADDRESS}: PCIe Bus Error: severity=[\w ()\-]{{1,40}}, type=[\w ]{{1,30}}",
     rf"(?:pci|pcieport) {_ADDRESS}: DPC: [\w ,:]{{1,60}}",
     rf"mlx5_core {_ADDRESS}: (?:[\w]{{1,40}}:[0-9]{{1,5}}:?\(pid [0-9]{{1,9}}\): )?(?:\w{{1,30}}: )?(?:Health issue"
-    r"|assert|device's health compromised|Fatal error|synd 0x[0-9a-f]{1,4})[\w .,:'\-]{0,60}",
+    r"|assert|device's health compromised|Fatal error|synd 0x[0-9a-f]{1,4}|handling bad device"
+    r"|Detected insufficient power|[Pp]ort module event\[error\]|[A-Z_]{3,40}\(0x[0-9a-f]{1,5}\) timeout\. Will cause)"
+    r"[\w .,:()'\-]{0,60}",
+    rf"bnxt_en {_ADDRESS} [\w.\-]{{1,15}}: (?:Firmware fatal reset event|Error \(timeout: [0-9]{{1,8}}\))",
 )
-_WORDS = ("NVRM", "BAR ", "bridge window", "AER", "PCIe Bus Error", "DPC", "mlx5_core")
+_WORDS = ("NVRM", "BAR ", "bridge window", "AER", "PCIe Bus Error", "DPC", "mlx5_core", "bnxt_en")
 """One of them is in every line of interest; a look for a word costs a tenth of a pattern."""
 _FOUND = re.compile("|".join(f"(?:{p})" for p in PATTERNS), re.ASCII)
 

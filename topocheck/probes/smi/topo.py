@@ -213,6 +213,7 @@ def read(host: Host) -> SmiFacts:
     """
     raw: dict[str, str] = {}
     texts: list[str] = []
+    rc = 0
     for option in ("-m", "-mp"):
         call = f"topo {option}"
         try:
@@ -222,12 +223,14 @@ def read(host: Host) -> SmiFacts:
                 raise
             raw[call] = f"!{e}"
             continue
+        rc = result.rc if option == "-m" else rc
         raw[call] = (result.stdout if result.rc == 0 else result.stdout + result.stderr).strip()
         if result.rc == 0:
             texts.append(f"nvidia-smi topo {option}\n{result.stdout}")
     if not texts or not texts[0].startswith("nvidia-smi topo -m\n"):
         # The cells of `-mp` alone are no answer to `-m`: they leave NVLink out.
-        return SmiFacts(source="nvidia-smi", raw=raw, error=printable(raw["topo -m"], 200).strip("'"))
+        said = printable(raw["topo -m"], 200).strip("'")
+        return SmiFacts(source="nvidia-smi", raw=raw, error=f"{said} (exit status {rc})" if rc else said)
     try:
         return SmiFacts(source="nvidia-smi", raw=raw, matrix=parse_matrix("\n".join(texts)))
     except SmiTopoError as e:
