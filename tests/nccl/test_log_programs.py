@@ -23,6 +23,9 @@ CASES = [
     ("ibv_post", W.format("include/ibvwrap.h:70", "ibv_post_send() failed with error Invalid argument, Bad WR 0x7f, First WR 0x7f") + I + "transport/net_ib.cc:9 -> 2\n"),
     ("force_merge", W.format("graph/topo.cc:900", "TOPO/NET : Could not force merge NICs mlx5_8,mlx5_9. Please specify a valid NCCL_NET_FORCE_MERGE string.") + I + "graph/topo.cc:901 -> 5\n"),
     ("config_header", W.format("init.cc:1700", "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER") + I + "init.cc:1701 -> 4\n"),
+    ("ipc_unsupported", W.format("transport/p2p.cc:275", "Cuda failure 'API call is not supported in the installed CUDA driver'") + I + "transport/p2p.cc:275 -> 1\n"),
+    ("custom_all_reduce", "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:364 'invalid argument'\n"),
+    ("ofi_memory", W.format("nccl_ofi_net.c:300", "NET/OFI Couldn't open an endpoint. RC: -12, Error: Cannot allocate memory") + I + "net.cc:104 -> 2\n"),
     ("cuda_unknown", "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment\n"),
     ("no_gpu", "RuntimeError: No CUDA GPUs are available\n"),
     ("driver_old", "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).\n"),
@@ -72,6 +75,7 @@ def test_the_first_cause(id_: str, text: str) -> None:
         I + "NET/IB : No device found.\n" + I + "Failed to open libibverbs.so[.1]\n" + I + "Using network Socket\n",
         "[1.1] [n1:1:0] ucp_context.c:1 UCX  INFO  Version 1.17.0\n[1.1] [n1:1:0] parser.c:1 UCX  WARN  unused environment variable\n",
         "nvidia-container-cli -k -d /dev/tty info\nNVRM version: 580.95.05\n",
+        W.format("ras/ras.cc:300", "Call to bind failed: Address already in use") + I + "comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1000 - Init COMPLETE\n",
         "NVSHMEM v3.2.5 nvshmemi_init done\n",
     ],
 )  # fmt: skip
