@@ -187,3 +187,11 @@ def test_any_text_is_a_list_of_names(text: str, present: list[str]) -> None:
     names = read_names(text)
     assert set(names.chosen(present)) <= set(present)
     assert all(word in present and others for word, others in shadowed_twins(names, present).items())
+
+
+def test_the_loopback_interface_alone_serves_one_host() -> None:
+    f = one("nccl.bootstrap-interface", variant("hgx_h100_cx7", environment={"NCCL_SOCKET_IFNAME": "lo"}))
+    assert f.state is State.NOTE
+    assert "several hosts cannot start" in f.consequence
+    both = variant("hgx_h100_cx7", environment={"NCCL_SOCKET_IFNAME": "lo,ens7f0np0"})
+    assert findings("nccl.bootstrap-interface", both) == ()

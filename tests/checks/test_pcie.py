@@ -83,7 +83,8 @@ ROWS = [
     Row(id="pcie.aer-errors", machine=HGX, change={"patch": {"GPU3": {"aer_cor": "BadTLP:1001"}}}, state=N,
         subject=GPU3, says=("1001",)),
     Row(id="pcie.aer-errors", machine=HGX, change={"patch": {"GPU3": {"aer_cor": "BadTLP:12,RxErr:3"}}}),
-    Row(id="pcie.bar1-small", machine=HGX, change={"gpu": {"3": {"bar1_mib": 256}}}, state=W, subject=GPU3,
+    Row(id="pcie.bar1-small", machine=HGX, change={"gpu": {"3": {"bar1_mib": 256}}}),  # consistency.siblings-differ
+    Row(id="pcie.bar1-small", machine=HGX, change={"gpus": {"bar1_mib": 256}}, state=W, subject=GPU3,
         says=("256 MiB", "81559 MiB", "reboot")),
     Row(id="pcie.bar1-small", machine="rtx4090_x8", state=N, subject="node", says=("256 MiB",)),
     Row(id="pcie.bar1-small", machine=HGX),

@@ -165,6 +165,27 @@ def interface_ambiguous(c: Context) -> Iterator[Finding]:
             )
 
 
+_LOOPBACK = 0x8
+"""IFF_LOOPBACK (Linux include/uapi/linux/if.h)."""
+
+
+def _loopback_only(c: Context, s: Setting) -> Iterator[Finding]:
+    """NCCL is set to meet its peers over the loopback interface alone."""
+    left = read_names(s.value).chosen(i.name for i in _interfaces(c))
+    chosen = [i for i in _interfaces(c) if i.name in left]
+    if not chosen or not all(known(i.flags) and i.flags & _LOOPBACK for i in chosen) or not c.topology.gpus:
+        return
+    yield Finding(
+        state=State.NOTE,
+        subject=place(s),
+        title=f"{s.name}={s.value} leaves the loopback interface alone",
+        consequence="jobs inside this host work; a job over several hosts cannot start, since none reaches another",
+        evidence=(*quoted(s), *(e for i in chosen[:2] for e in i.evidence("flags"))),
+        rule="an interface that other hosts reach",
+        fix=f"unset {s.name} for jobs over several hosts, or name the interface that they share",
+    )
+
+
 _VIRTUAL = ("br-", "veth", "cni", "flannel", "cali", "tun", "wg", "tailscale", "zt", "vxlan", "docker", "virbr")
 _LAST = ("docker", "lo", "virbr")
 """What NCCL leaves for last (src/misc/socket.cc, ncclFindInterfaces)."""
@@ -191,10 +212,15 @@ def bootstrap_interface(c: Context) -> Iterator[Finding]:
         `export NCCL_SOCKET_IFNAME=NAME`, or exclude them: `NCCL_SOCKET_IFNAME=^docker,br-,veth`.
 
     Does not apply:
-        Where it is set, and for jobs inside one host.
+        Where it is set to anything but the loopback interface, and for jobs inside one host.
     """
-    if any(n in in_force(c) for n in _IFNAMES):
-        raise not_applicable("NCCL_SOCKET_IFNAME is set")
+    told = [in_force(c)[n] for n in _IFNAMES if n in in_force(c)]
+    if told:
+        found = list(_loopback_only(c, told[-1]))
+        if not found:
+            raise not_applicable("NCCL_SOCKET_IFNAME is set")
+        yield from found
+        return
     usable = [i for i in _interfaces(c) if is_up(i) and addresses(i) and not i.name.startswith(_LAST)]
     first = [i for i in usable if i.name.startswith("ib")]
     candidates = first or usable

@@ -48,7 +48,7 @@ def bar1_small(context: Context) -> Iterator[Finding]:
     Does not apply:
         To a single GPU without an RDMA NIC, where nobody else looks into its memory, and to GPUs that a chip-to-chip
         link joins to their CPU. Small windows are usual for GeForce and several PCIe cards, so there it is a note;
-        on module boards (SXM) it is a fault of the setup. Nor to other cards of which siblings have the large window:
+        on module boards (SXM) it is a fault of the setup. Nor to GPUs of which siblings have the large window:
         `consistency.siblings-differ`.
     """
     gpus = living(context)
@@ -59,10 +59,12 @@ def bar1_small(context: Context) -> Iterator[Finding]:
     for gpu in gpus:
         if not _small_window(gpu) or gpu.address in narrow_windows(context):
             continue
+        if gpu.name in wide:  # consistency.siblings-differ says that this GPU has not what they have
+            continue
         product = product_of(gpu)
         if product is not None and product.form_factor == "SXM" and not is_guest(context):
             yield _window(State.WARN, [gpu])
-        elif gpu.name not in wide:  # else consistency.siblings-differ says that this GPU has not what they have
+        else:
             usual.append(gpu)
     if usual:
         yield _window(State.NOTE, usual)

@@ -114,10 +114,14 @@ def no_road(c: Context) -> Iterator[Finding]:
         )
 
 
+def _effort(fix: str) -> int:
+    """Sort key of fixes: loading a module, then DMA-BUF, then a build that holds until either stack is updated."""
+    return 0 if fix.startswith("modprobe") else 1 if "open kernel modules" in fix else 2
+
+
 def _fix(c: Context, steps: Iterable[ReasonStep], or_else: str | None = None) -> str | None:
     """Return the fixes of some steps; modules are the node's, so a container cannot load them."""
-    # DMA-BUF comes first: what registers a peer-memory module again holds until the next update of either stack.
-    told = sorted(dict.fromkeys(r.fix for r in steps if r.fix), key=lambda text: "open kernel modules" not in text)
+    told = sorted(dict.fromkeys(r.fix for r in steps if r.fix), key=_effort)
     found = "; or ".join(told)
     if not found:
         return or_else
