@@ -18,8 +18,9 @@ XIDS = {
     **dict.fromkeys((144, 145, 146, 147, 148, 149, 150), "error of NVLink 5"),
 }
 """Xids of the hardware (NVIDIA, Xid Errors); those of programs (13, 31, 43, 45) say nothing of the machine."""
-HANDLED = frozenset((63, 92))
-"""Xids after which the GPU goes on as before (NVIDIA, Xid Errors: the row is replaced, or errors were corrected)."""
+HANDLED = frozenset((63, 92, 144, 145, 146, 147, 148, 149, 150))
+"""Xids after which the GPU may go on as before (NVIDIA, Xid Errors: the row is replaced, errors were corrected, or
+it is one of NVLink 5, of which many are not fatal)."""
 
 XID_EVENT = 0x8
 EVENTS = {
