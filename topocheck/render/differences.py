@@ -8,6 +8,7 @@ import msgspec
 
 from topocheck.compare.faults import Fault, faults
 from topocheck.compare.types import Difference
+from topocheck.model.base import is_digits
 from topocheck.render.page import Page
 from topocheck.render.words import plural
 
@@ -60,7 +61,7 @@ def field_name(field: str) -> str:
 
 def field_value(field: str, value: str) -> str:
     """Return a value as it is usually written: a width as `x8`."""
-    return f"x{value}" if field in _WIDTHS and value.isdigit() else value
+    return f"x{value}" if field in _WIDTHS and is_digits(value) else value
 
 
 def together(differences: Sequence[Difference]) -> list[Fault]:
