@@ -31,7 +31,7 @@ NOT_JUDGED: dict[str, str] = {
     "NumaFacts.online_nodes": "the list that the nodes are read by",
     "SmiMatrix.soc": "the text's old word, for writing it again",
     "Limits.shm_device": "tells whether /dev/shm is the same for two ranks, in tests of containers",
-    "P2pStatus.atomics": "printed by nvidia-smi; no library here asks for it",
+    "CudaPeer.can_access": "read by the table of pairs beside it, which GPUDirect P2P goes by",
     "NvmlFacts.nvml_version": "the library's version; driver.versions-differ goes by the file's",
     "GpuProcess.used_memory_bytes": "of whoever uses a GPU during a measurement; only that there is one is judged",
 }
