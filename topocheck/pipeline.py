@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from topocheck.checks import registry
+from topocheck.checks.registry import CheckResult
 from topocheck.gpudirect.types import GpuDirect
 from topocheck.host.base import Host, HostError, RecordedBackend, Watch
 from topocheck.model.base import Finding, Missing, ProbeStatus, Reason
 from topocheck.model.node import Lost, MadeFrom, Node
+from topocheck.model.smi import SmiMatrix
 from topocheck.model.system import SoftwareFacts
 from topocheck.nccl.predict.types import Backend, NcclView
 from topocheck.policy.types import Policy
@@ -113,6 +115,11 @@ def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Ch
     if node.made_from is not None:
         from topocheck.places import Places
 
+        if (matrix := node.smi_topo.matrix) is not None:
+            results, findings = _with_rules_of(matrix, results, findings)
+            if not topology.gpus:
+                topology, gpudirect = _of_matrix(matrix)
+
         places = Places(node, node.made_from)
         gpudirect, findings = places.within(gpudirect), places.within(findings)
     return Report(
@@ -124,6 +131,32 @@ def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Ch
         results=results,
         findings=findings,
     )
+
+
+def _of_matrix(matrix: SmiMatrix) -> tuple[Topology, GpuDirect]:
+    """Return what a matrix tells where nothing else that was given names a GPU; addresses are its labels."""
+    from topocheck.gpudirect.from_matrix import verdicts_of
+    from topocheck.topology.from_smi import topology_of
+
+    topology = topology_of(matrix)
+    return topology, verdicts_of(matrix, topology)
+
+
+def _with_rules_of(
+    matrix: SmiMatrix, results: tuple[CheckResult, ...], findings: tuple[Finding, ...]
+) -> tuple[tuple[CheckResult, ...], tuple[Finding, ...]]:
+    """Return results and findings with what the matrix alone shows, of the checks that ran and found nothing."""
+    from topocheck.checks.registry import finding_order
+    from topocheck.checks.shared.pasted_matrix import judge_matrix
+    from topocheck.topology.from_smi import p2p_codes, topology_of
+
+    found = {f.id for f in findings}
+    told, more = judge_matrix(topology_of(matrix), p2p_codes(matrix))
+    ran = {r.id for r in results}
+    more = tuple(f for f in more if f.id in ran - found)
+    changed = {r.id: r for r in told if r.id in {f.id for f in more}}
+    results = tuple(changed.get(r.id, r) for r in results)
+    return results, tuple(sorted((*findings, *more), key=finding_order))
 
 
 _NCCL_SEES = (

@@ -66,7 +66,7 @@ def wrong(got: Any, want: Any, at: str = "", leave_out: Iterable[str] = ()) -> l
 def _key(part: Any) -> Any:
     if hasattr(part, "from_address"):
         return part.from_address, part.to_address
-    named = ("link", "port", "node", "line", "index", "address", "name")
+    named = ("link", "port", "node", "line", "index", "name", "address")
     return next(getattr(part, n) for n in named if hasattr(part, n))
 
 

@@ -126,7 +126,7 @@ ROOMS = {
     ),
     "pipeline": Room(
         "the one composition: facts, topology, verdicts, checks",
-        "checks gpudirect host model nccl nccl/predict places policy probes topology",
+        "checks checks/shared gpudirect host model nccl nccl/predict places policy probes topology",
     ),
     "places": Room("evidence of facts from files: file and line", "model"),
     "collect": Room(

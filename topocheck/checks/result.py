@@ -54,6 +54,8 @@ def no_gpu(node: Node, topology: Topology) -> str:
         return ""
     if n := len(topology.accelerators):
         return f"{n} accelerator{'s' if n > 1 else ''} of another maker, reported and not judged"
+    if node.made_from is not None and node.made_from.selection:
+        return "no GPU is in the given files, so the checks of GPUs did not apply"
     return "no GPU was found, so the checks of GPUs did not apply"
 
 

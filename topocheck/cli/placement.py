@@ -30,7 +30,12 @@ AGREE_S = 30.0
 def placement(
     from_: Annotated[
         Optional[list[Path]],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option("--from", metavar="FILE", help="Recording of one rank; may be repeated. This process otherwise."),
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Snapshot of one rank; may be repeated. Texts of lspci, nvidia-smi and others, which together are of "
+            "one machine. This process otherwise.",
+        ),
     ] = None,
     ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=0, max=4096, help="0: one for each GPU.")] = 0,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Nodes of the job, for the suggested commands.")] = 1,
@@ -62,7 +67,7 @@ def placement(
     if launcher is not None:
         common.choose(launcher, launch.LAUNCHERS, "--launcher")
     tiers = _tiers(fabric)  # before anybody waits for anything
-    looked = [_look(f) for f in ([*from_] if from_ else [None])]
+    looked = [_look(files) for files in (_machines(from_) if from_ else [()])]
     with contextlib.ExitStack() as end:
         meeting, ranks = None, [_place(*x) for x in looked]
         lost: list[Problem] = []
@@ -142,11 +147,20 @@ def _check(ranks: list[RankPlace], *, recorded: bool) -> None:
         raise InputError(f"two recordings or more are of rank {twice[0]}: expected one of each rank of one job")
 
 
-def _look(recording: Path | None) -> tuple[Node, Topology]:
+def _machines(files: list[Path]) -> list[tuple[Path, ...]]:
+    """Return the files of each rank or machine: a snapshot is one rank's, all texts together are of one machine."""
+    from topocheck.readers.files import is_snapshot_file
+
+    texts = tuple(f for f in files if not is_snapshot_file(f))
+    ranks: list[tuple[Path, ...]] = [(f,) for f in files if f not in texts]
+    return [*ranks, texts] if texts else ranks
+
+
+def _look(files: tuple[Path, ...]) -> tuple[Node, Topology]:
     from topocheck.pipeline import read_node
     from topocheck.topology.build import build
 
-    node = read_node(common.open_host([recording] if recording else None))
+    node = read_node(common.open_host(files or None))
     return node, build(node)
 
 

@@ -10,17 +10,16 @@ import msgspec
 from topocheck.checks.shared.pasted_matrix import judge_matrix
 from topocheck.cli import common
 from topocheck.cli.report_formats import rendered
-from topocheck.gpudirect.types import GpuDirect, Link, P2pVerdict
+from topocheck.gpudirect.from_matrix import verdicts_of
 from topocheck.host.base import Host, RecordedBackend
 from topocheck.host.input import read_input
-from topocheck.model.base import InputError, State, known
+from topocheck.model.base import InputError, State
 from topocheck.model.smi import SmiMatrix
 from topocheck.nccl.predict.types import NcclView
 from topocheck.pipeline import Report, read_node
 from topocheck.probes.smi.topo import SmiTopoError, parse_matrix
 from topocheck.render.page import Style
-from topocheck.topology.from_smi import NOT_TOLD, p2p_codes, p2p_reasons, topology_of
-from topocheck.topology.types import Topology
+from topocheck.topology.from_smi import NOT_TOLD, p2p_codes, topology_of
 
 LIMIT_BYTES = 4 << 20
 SECTIONS = ("summary", "matrix", "p2p")
@@ -58,31 +57,16 @@ def read_matrix(path: Path) -> tuple[SmiMatrix, str]:
     return matrix, name
 
 
-def _link(topology: Topology, kind: str, a: str, b: str) -> Link:
-    """Return nvlink or pcie where an -m matrix tells the path of a pair; P2P tables alone and -mp do not."""
-    if kind != "m":
-        return "unknown"
-    path = topology.find_path(a, b)
-    if path is None or not known(path.class_):
-        return "unknown"
-    return "nvlink" if path.nvlinks else "pcie"
-
-
 def report_of(matrix: SmiMatrix, name: str) -> Report:
     """Return the report that a matrix alone can give."""
     # Every probe finds an empty recording, so each fact says for itself that the text did not tell it.
     source = f"nvidia-smi topo text: {name}"
     topology = topology_of(matrix)
-    verdicts = []
-    for (a, b), codes in sorted(p2p_codes(matrix).items()):
-        verdict, steps = p2p_reasons(codes)
-        link: Link = "none" if verdict.value == "no" else _link(topology, matrix.kind, a, b)
-        verdicts.append(P2pVerdict(from_=a, to=b, from_label=a, to_label=b, verdict=verdict, link=link, reasons=steps))
     results, findings = judge_matrix(topology, p2p_codes(matrix))
     return Report(
         node=msgspec.structs.replace(read_node(Host(RecordedBackend({}), source)), probes=(), lost=()),
         topology=topology,
-        gpudirect=GpuDirect(p2p=tuple(verdicts)),
+        gpudirect=verdicts_of(matrix, topology),
         nccl=NcclView(version=NOT_TOLD),
         results=() if all(r.state is State.NOT_APPLICABLE for r in results) else results,
         findings=findings,

@@ -54,12 +54,14 @@ class MadeFrom(msgspec.Struct, frozen=True, kw_only=True):
         unseen: what none of them tells, in words.
         differ: what two of them say differently.
         places: question -> `file:line` that answered it.
+        selection: they list some of the machine's PCI functions, and not all, or none.
     """
 
     files: tuple[SourceFile, ...] = ()
     unseen: tuple[str, ...] = ()
     differ: tuple[SourcesDiffer, ...] = ()
     places: dict[str, str] = msgspec.field(default_factory=dict)
+    selection: bool = False
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,6 +46,9 @@ class Collected:
             skipped = 1
             while lines and (lines[0].startswith("*** ls: ") or not lines[0].strip()):
                 lines, skipped = lines[1:], skipped + 1
+            if part.heading.startswith("/sys/"):  # one line but for tables, and what follows is no more of the file
+                end = next((n for n, x in enumerate(lines) if not x.strip() or x.startswith("+ ")), len(lines))
+                lines = lines[:end]
             body = "\n".join(lines).rstrip("\n")
             if body.strip() and not _NO_TEXT.match(body):
                 path = posixpath.normpath(part.heading)

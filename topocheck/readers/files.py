@@ -69,3 +69,12 @@ def read_data(name: str, data: bytes) -> Read:
 
 def _bytes(path: Path) -> bytes:
     return read_input(path, MAX_BYTES, "a snapshot of topocheck, or a text of another program that it reads")
+
+
+def is_snapshot_file(path: Path) -> bool:
+    """Tell whether a path is a snapshot's, and no text, archive or folder.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    return str(path) != "-" and not os.path.isdir(path) and snapshot.is_snapshot(_bytes(path))

@@ -44,6 +44,7 @@ _ALONE_KINDS = (
 """Commands without a prompt: only those that no line of another output looks like."""
 _ALONE = re.compile(rf"{_BEFORE}(?P<command>(?:/[\w./\-]*/)?(?:{'|'.join(_ALONE_KINDS)}))[ \t]*:?$")
 _FILE = re.compile(r"\*\*\* (?P<path>/\S+)(?P<none> does not exist)?[ \t]*$")
+_TAIL = re.compile(r"==> (?P<path>/\S+) <==$")
 _LOG = re.compile(r"  (?P<log>/var/log/\S+|journalctl -b -[0-9]+):$")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)[\w \t\-]*$")
 RULE = re.compile(r"_{20,}[ \t]*$")
@@ -67,6 +68,8 @@ def heading_of(line: str) -> str | None:
         return None
     if m := _FILE.match(line):
         return "" if m["none"] else m["path"]
+    if m := _TAIL.match(line):
+        return m["path"]
     if RULE.match(line) or _FENCE.match(line):
         return ""
     if m := _LOG.match(line):

@@ -11,6 +11,7 @@ import msgspec
 from topocheck.host.base import Answer, HostError
 from topocheck.model.address import parse_cpulist
 from topocheck.probes.cpuinfo import flags, parse_cpuinfo
+from topocheck.probes.nvml.fields import NOT_GIVEN
 from topocheck.readers.base import Reading
 
 MAX_DIFFERENCES = 256
@@ -39,17 +40,17 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Merged(msgspec.Struct, kw_only=True):
-    """All answers; where each comes from, as `file:line`; and what differs."""
+    """All answers; where each comes from, as `file:line`; what differs; and the lists that a text held whole."""
 
     answers: dict[str, Answer] = msgspec.field(default_factory=dict)
     places: dict[str, str] = msgspec.field(default_factory=dict)
     differences: list[Difference] = msgspec.field(default_factory=list)
+    whole: set[str] = msgspec.field(default_factory=set)
 
 
 def merge(readings: Iterable[Reading]) -> Merged:
     """Make one set of the answers of several readings; earlier ones come first."""
     out = Merged()
-    whole: dict[str, str] = {}  # list -> the text that held all of it
     soft: set[str] = set()
     for reading in readings:
         found = reading.found
@@ -62,9 +63,9 @@ def merge(readings: Iterable[Reading]) -> Merged:
                 if question in soft and isinstance(answer, int):
                     out.answers[question] = max(out.answers[question], answer)
             else:
-                _add(out, question, answer, place, whole=question in whole and question not in found.partial)
+                _add(out, question, answer, place, whole=question in out.whole and question not in found.partial)
             if question not in found.partial and isinstance(answer, list):
-                whole[question] = place
+                out.whole.add(question)
     return out
 
 
@@ -96,8 +97,13 @@ def _add(out: Merged, question: str, answer: Answer, place: str, *, whole: bool)
         out.answers[question], out.places[question] = answer, place
         return
     if isinstance(held, dict) and isinstance(answer, dict):
-        differ = {k: (held[k], answer[k]) for k in held.keys() & answer.keys() if held[k] != answer[k]}
-        out.answers[question] = {**answer, **held}
+        # None: a member that a text does not tell.
+        differ = {
+            k: (held[k], answer[k])
+            for k in held.keys() & answer.keys()
+            if held[k] != answer[k] and held[k] is not None and answer[k] is not None
+        }
+        out.answers[question] = {**held, **answer, **{k: v for k, v in held.items() if v is not None}}
         differ = {k: v for k, v in differ.items() if _plain(v[0]) != _plain(v[1])}
         if differ and not _CHANGING.match(question):
             k = min(differ)
@@ -178,7 +184,7 @@ def _shown(answer: Answer) -> str:
 
 def _fields(held: Answer, answer: Answer) -> Answer:
     """Join two lists of field values; one entry for each field and scope."""
-    entries = [*_entries(held), *_entries(answer)]
+    entries = sorted([*_entries(held), *_entries(answer)], key=lambda e: bool(e[3] == NOT_GIVEN))
     return list({(e[0], e[1]): e for e in reversed(entries)}.values())[::-1]
 
 

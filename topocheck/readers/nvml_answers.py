@@ -155,7 +155,10 @@ def _memory(found: Answers, index: int, call: str, values: Mapping[str, Value], 
         elif text.strip("[]").upper() == "N/A" and what == "total":
             found.put(at, NOT_SUPPORTED, "nvml", call, index)
     if answer:
-        found.put(line, answer, "nvml", call, index)
+        # A member that the text lacks is not one that the driver does not know.
+        names = ("total", "used", "free") if member else ("total", "used", "free", "reserved")
+        whole = {member + n.capitalize() if member else n: None for n in names}
+        found.put(line, {**whole, **answer}, "nvml", call, index)
 
 
 def _reasons(found: Answers, index: int, values: Mapping[str, Value]) -> None:

@@ -19,6 +19,7 @@ from topocheck.readers.base import Answers, Reading, Text
 from topocheck.readers.collected import Collected
 from topocheck.readers.machines import Machine, machines
 from topocheck.readers.merge import Merged, merge
+from topocheck.readers.pci_answers import DEVICES
 from topocheck.readers.registry import readers, understood
 from topocheck.readers.sections import decoded, sections
 from topocheck.readers.unseen import statuses, unseen
@@ -68,7 +69,13 @@ def recording(readings: Sequence[Reading], files: Sequence[SourceFile]) -> dict[
 def _with_sources(merged: Merged, files: list[SourceFile]) -> dict[str, Answer]:
     answers = {q: _kept(q, a) for q, a in merged.answers.items()}
     differ = [SourcesDiffer(**msgspec.structs.asdict(d)) for d in merged.differences]
-    made = MadeFrom(files=tuple(files), unseen=unseen(answers), differ=tuple(differ), places=merged.places)
+    made = MadeFrom(
+        files=tuple(files),
+        unseen=unseen(answers),
+        differ=tuple(differ),
+        places=merged.places,
+        selection=f"list:{DEVICES}" not in merged.whole,
+    )
     return statuses(answers) | answers | {"sources:": msgspec.to_builtins(made)}
 
 

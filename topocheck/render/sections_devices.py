@@ -78,6 +78,7 @@ def few_devices(report: Report, page: Page) -> None:
 def _devices(report: Report, page: Page, most: int | None) -> None:
     topology = report.topology
     every: list[Gpu | Nic] = [*topology.gpus, *topology.accelerators, *topology.nics]
+    every = [d for d in every if d.address != d.label]  # a row of a pasted matrix has no address, and nothing more here
     if not every:
         return
     parts = drawn(report)

@@ -146,17 +146,21 @@ def with_matrix(topology: Topology, matrix: SmiMatrix) -> Topology:
     """
     rows = [label for label in matrix.rows if is_gpu(label)]
     addresses = sorted((g.address for g in topology.gpus), key=address_key)
-    if matrix.kind != "m" or len(rows) != len(addresses):
+    if matrix.kind not in ("m", "mp") or len(rows) != len(addresses):
         return topology
     labels = dict(zip(addresses, sorted(rows, key=lambda label: int(label[3:])), strict=True))
     return msgspec.structs.replace(topology, paths=tuple(_told(p, matrix, labels) for p in topology.paths))
 
 
 def _told(path: Path, matrix: SmiMatrix, labels: dict[str, str]) -> Path:
-    if not isinstance(path.class_, Missing) or path.from_ not in labels or path.to not in labels:
+    if path.from_ not in labels or path.to not in labels:
         return path
     cls = matrix.class_of(labels[path.from_], labels[path.to])
     if cls is None:
+        return path
+    if matrix.kind == "mp":  # which leaves NVLink out
+        return msgspec.structs.replace(path, pcie_class=cls) if isinstance(path.pcie_class, Missing) else path
+    if not isinstance(path.class_, Missing):
         return path
     if not cls.startswith("NV"):
         return msgspec.structs.replace(path, class_=cls)

@@ -313,7 +313,8 @@ def smi_vs_ours(context: Context) -> Iterator[Finding]:
         )
         return
     matrix = smi.matrix
-    ours = {(p.from_label, p.to_label): p.class_ for p in context.topology.paths}
+    paths = context.topology.paths
+    ours = {(p.from_label, p.to_label): p.pcie_class if matrix.kind == "mp" else p.class_ for p in paths}
     off = []
     for row, cells in matrix.cells.items():
         for column, word in cells.items():

@@ -43,13 +43,16 @@ def no_gpu(c: Context) -> Iterator[Finding]:
         GPUs (`topocheck check --write-policy`) makes its absence a failure.
 
     Does not apply:
-        Where the PCI bus cannot be seen (`probe.failed`); an accelerator of another maker counts as one.
+        Where the PCI bus cannot be seen (`probe.failed`), or the given files list some of its functions only. An
+        accelerator of another maker counts as a GPU.
     """
     if c.topology.gpus or c.topology.accelerators:
         return
     devices = c.node.pci.devices
     if isinstance(devices, Missing) and devices.reason is not Reason.ABSENT:
         raise not_applicable(f"the PCI bus cannot be seen ({devices})")
+    if c.node.made_from is not None and c.node.made_from.selection:
+        raise not_applicable("the given files list some of the PCI functions, none of them a GPU")
     seen = str(devices) if isinstance(devices, Missing) else f"{len(devices)} functions, none of them a GPU"
     yield Finding(
         state=State.NOTE,

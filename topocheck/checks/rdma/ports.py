@@ -97,11 +97,15 @@ def port_down(c: Context) -> Iterator[Finding]:
     if len(whole) >= _A_NODE_OF_NICS and not any(_expected(c, p) for p in whole):
         yield _none_up(whole)
         every = tuple(p for p in every if p not in whole)
+    untold: list[Port] = []
     for p in every:
         state = p.port.state
         if state == "ACTIVE":
             continue
         if isinstance(state, Missing):
+            if _not_given(c, state):
+                untold.append(p)
+                continue
             title = f"the state of {p.where} cannot be determined: {state}"
             yield Finding(state=State.UNKNOWN, subject=p.where, devices=(p.nic.address,), title=title)
             continue
@@ -129,6 +133,23 @@ def port_down(c: Context) -> Iterator[Finding]:
             else "most ports of the same kind are up",
             fix=fix,
         )
+    if untold:
+        yield _untold(untold, "states")
+
+
+def _not_given(c: Context, why: Missing) -> bool:
+    """Tell whether files were given that name a port and do not hold a value of it: said once for all ports."""
+    return c.node.made_from is not None and why.reason is Reason.NOT_RECORDED
+
+
+def _untold(ports: list[Port], what: str) -> Finding:
+    return Finding(
+        state=State.UNKNOWN,
+        subject="node",
+        devices=tuple(p.nic.address for p in ports),
+        title=f"the {what} of {len(ports)} RDMA ports are not in the given files",
+        fix="add the output of ibstat",
+    )
 
 
 _A_NODE_OF_NICS = 4
@@ -192,9 +213,13 @@ def port_slower(c: Context) -> Iterator[Finding]:
     every = judged(c)
     active = [p for p in every if p.port.state == "ACTIVE"]
     alike = Siblings(active, _rate)
+    untold: list[Port] = []
     for p in active:
         rate = p.port.rate_gbit_s
         if isinstance(rate, Missing):
+            if _not_given(c, rate):
+                untold.append(p)
+                continue
             title = f"the rate of {p.where} cannot be determined: {rate}"
             yield Finding(state=State.UNKNOWN, subject=p.where, devices=(p.nic.address,), title=title)
             continue
@@ -221,6 +246,8 @@ def port_slower(c: Context) -> Iterator[Finding]:
             fix="check cable, transceiver and the speed of the switch port; swap the cable with a sibling's to tell "
             "which part is bad (the port goes down meanwhile)",
         )
+    if untold:
+        yield _untold(untold, "rates")
 
 
 def _slower(odd: bool, together: bool, alone: bool) -> State:

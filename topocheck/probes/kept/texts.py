@@ -75,4 +75,4 @@ def sources(r: Redaction, answer: Answer) -> Answer:
         for n, f in enumerate(made.files, 1)
     ]
     unseen = tuple(u for u in made.unseen if re.fullmatch(r"[\w ,.'/()\-]{1,60}", u))
-    return msgspec.to_builtins(MadeFrom(files=tuple(files), unseen=unseen))
+    return msgspec.to_builtins(MadeFrom(files=tuple(files), unseen=unseen, selection=made.selection))

@@ -95,6 +95,16 @@ def c2c_status_fields(links: int) -> str:
     return ",".join(f"{C2C_LINK_STATUS}:{link}" for link in range(links))
 
 
+NOT_GIVEN = -1
+"""In place of NVML's return code: a text (readers/) tells other fields of the same question."""
+
+
+def with_count(count: int) -> list[list[int | None]]:
+    """Return the device's fields as a text answers them that tells the number of NVLinks alone."""
+    others = [f for f in DEVICE_FIELDS if f != NVLINK_COUNT]
+    return [[NVLINK_COUNT, 0, count, 0], *([f, 0, None, NOT_GIVEN] for f in others)]
+
+
 def parse_field_values(answer: Any) -> dict[tuple[int, int], int | Missing]:
     """Return (field, scope) -> value, from a list of [field, scope, value or None, return code].
 
@@ -108,7 +118,9 @@ def parse_field_values(answer: Any) -> dict[tuple[int, int], int | Missing]:
         field, scope, value, code = entry
         if not (type(field) is type(scope) is type(code) is int):  # and no bool
             continue
-        if code != 0:
+        if code == NOT_GIVEN:
+            values[field, scope] = Missing(Reason.NOT_RECORDED, f"field {field} is not in the given text")
+        elif code != 0:
             values[field, scope] = Missing(Reason.UNSUPPORTED, return_code(code))
         else:
             values[field, scope] = value if type(value) is int and 0 <= value < 1 << 64 else unparsable(repr(value))

@@ -134,6 +134,8 @@ def member(struct: dict[str, Any] | Missing, name: str) -> int | Missing:
         return struct
     if name not in struct:
         return Missing(Reason.UNSUPPORTED, f"no {name} in the answer of this driver")
+    if struct[name] is None:  # a text that tells other members (readers/)
+        return Missing(Reason.NOT_RECORDED, f"{name} is not in the given text")
     return as_integer(struct[name])
 
 

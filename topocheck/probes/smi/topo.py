@@ -206,7 +206,7 @@ def parse_matrix(text: str) -> SmiMatrix:
 
 
 def read(host: Host) -> SmiFacts:
-    """Run `nvidia-smi topo -m`, then `-mp`, and read both into one matrix.
+    """Run `nvidia-smi topo -m`, then `-mp`, and read both into one matrix; of `-mp` alone where only that was given.
 
     Raises:
         HostError: a recording without the cross-check (not_recorded).
@@ -214,20 +214,22 @@ def read(host: Host) -> SmiFacts:
     raw: dict[str, str] = {}
     texts: list[str] = []
     rc = 0
+    lost: HostError | None = None
     for option in ("-m", "-mp"):
         call = f"topo {option}"
         try:
             result = host.run(("nvidia-smi", "topo", option), timeout_s=SMI_TIMEOUT_S)
         except HostError as e:
-            if e.reason is Reason.NOT_RECORDED and option == "-m":
-                raise
+            lost = e if e.reason is Reason.NOT_RECORDED and option == "-m" else lost
             raw[call] = f"!{e}"
             continue
         rc = result.rc if option == "-m" else rc
         raw[call] = (result.stdout if result.rc == 0 else result.stdout + result.stderr).strip()
         if result.rc == 0:
             texts.append(f"nvidia-smi topo {option}\n{result.stdout}")
-    if not texts or not texts[0].startswith("nvidia-smi topo -m\n"):
+    if lost is not None and not texts:
+        raise lost
+    if lost is None and (not texts or not texts[0].startswith("nvidia-smi topo -m\n")):
         # The cells of `-mp` alone are no answer to `-m`: they leave NVLink out.
         said = printable(raw["topo -m"], 200).strip("'")
         return SmiFacts(source="nvidia-smi", raw=raw, error=f"{said} (exit status {rc})" if rc else said)

@@ -20,7 +20,13 @@ def read(text: str) -> Answers:
     for at, line in numbered(text):
         if m := _GPU.match(line):
             found.put(at, m[2], "nvml", "DeviceGetName", int(m[1]))
-            found.put(at, {"bar1Total": int(m[3]) << 20}, "nvml", "DeviceGetBAR1MemoryInfo", int(m[1]))
+            found.put(
+                at,
+                {"bar1Total": int(m[3]) << 20, "bar1Used": None, "bar1Free": None},
+                "nvml",
+                "DeviceGetBAR1MemoryInfo",
+                int(m[1]),
+            )
         elif m := re.match(r"\s*Cuda Driver Version Installed:\s+([0-9]{5})\s*$", line):
             found.put(at, int(m[1]), "nvml", "SystemGetCudaDriverVersion_v2")
         elif m := re.match(r"\s*Platform: (\S.*), Arch: (\w+)\(Linux (\S+)\)", line):

@@ -37,7 +37,7 @@ def read(text: str) -> Answers:
                 _port(found, at, device, number, m[1], m[2])
             else:
                 _device(found, at, device, m[1], m[2])
-        elif line.strip() and not line[:1].isspace():
+        elif line.strip() and not line[:1].isspace() and not line.startswith(("ibwarn:", "ibdebug:")):
             device = ""
     found.names(first, rdma.CLASS, names, whole=len(names) > 1)
     return found

@@ -22,7 +22,8 @@ _STAMP = re.compile(
     # syslog, in any language; journalctl -o short-iso and rsyslog's own
     r"|\S{2,12} {1,2}[0-9]{1,2}\.? [0-9][0-9]:[0-9][0-9]:[0-9][0-9](?:\.[0-9]+)? \S+ kernel: (?:\[[^\]]{1,40}\] ?)?"
     r"|[0-9]{4}-[0-9][0-9]-[0-9][0-9][T ]\S+ (?:\S+ kernel: )?(?:\[[^\]]{1,40}\] ?)?"
-    r"|(?:<[0-9]+>)?kernel: (?:\[[^\]]{1,40}\] ?)?)"
+    r"|(?:<[0-9]+>)?kernel: (?:\[[^\]]{1,40}\] ?)?"
+    r"|(?=NVRM: ))"  # pasted without its stamp
     r"(?:kernel: )?"
 )
 _ADDRESS = r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
@@ -54,7 +55,7 @@ _START = re.compile(r"^.{0,120}\bLinux version [0-9]+\.[0-9]+\S* \(", re.M)
 
 def _last_boot(text: str) -> tuple[str, int]:
     """Return the text from the last start of the machine on, and how many lines stand before it."""
-    starts = [m.start() for m in _START.finditer(text) if _STAMP.match(text, m.start())]
+    starts = [m.start() for m in _START.finditer(text) if _STAMP.match(m[0])]
     return (text[starts[-1] :], text.count("\n", 0, starts[-1])) if len(starts) > 1 else (text, 0)
 
 

@@ -35,10 +35,17 @@ def read(text: str) -> Answers:
     if architecture in ("x86_64", "i686"):
         _cpuinfo(found, told, at)
     nodes = []
+    empty = {}
+    for number, line in numbered(text):
+        if m := re.match(r"\s*NUMA node([0-9]{1,4}) CPU\(s\):\s*$", line):  # Grace has a node for each GPU's memory
+            empty[int(m[1])] = number
     for name, (value, number) in told.items():
         if (m := re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name)) and re.fullmatch(r"[0-9,\-]+", value):
             nodes.append(int(m[1]))
             found.file(number, f"{_NODES}/node{int(m[1])}/cpulist", value)
+    for node, number in empty.items():
+        nodes.append(node)
+        found.file(number, f"{_NODES}/node{node}/cpulist", "")
     if nodes and told.get("NUMA node(s)", ("", 0))[0] == str(len(nodes)):
         found.file(told["NUMA node(s)"][1], f"{_NODES}/online", format_cpulist(nodes))
         found.soft.add(f"read:{_NODES}/online")

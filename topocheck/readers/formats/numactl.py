@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from topocheck.model.address import format_cpulist
+from topocheck.model.address import format_cpulist, parse_cpulist
 from topocheck.readers.base import Answers, Reader, numbered
 
 _NODES = "/sys/devices/system/node"
@@ -29,6 +29,11 @@ def read(text: str) -> Answers:
         elif m := re.match(r"node ([0-9]{1,4}) cpus:((?: [0-9]{1,5})*)\s*$", line):
             cpus[int(m[1])] = [int(c) for c in m[2].split()]
             at[int(m[1])] = number
+        elif m := re.match(
+            r"node ([0-9]{1,4}) cpus: ([0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9\-]+)*)(?: \([0-9]+\))?\s*$", line
+        ):
+            cpus[int(m[1])] = _compressed(m[2])
+            at[int(m[1])] = number
         elif m := re.match(r"node ([0-9]{1,4}) (size|free): ([0-9]{1,10}) MB", line):
             sizes.setdefault(int(m[1]), {})[m[2]] = int(m[3])
             at.setdefault(int(m[1]), number)
@@ -46,6 +51,14 @@ def read(text: str) -> Answers:
         if every:
             found.file(first, "/sys/devices/system/cpu/online", format_cpulist(every))
     return found
+
+
+def _compressed(text: str) -> list[int]:
+    """Return the CPUs of `--cpu-compress`: `0-15` and the like."""
+    try:
+        return sorted(parse_cpulist(text))
+    except ValueError:
+        return []
 
 
 def _memory(found: Answers, sizes: dict[int, dict[str, int]], at: dict[int, int]) -> None:

@@ -11,15 +11,15 @@ from topocheck.readers.base import Answers, Reader, numbered
 _NAME = r"([\w.\-]{1,64})"
 _LINK = re.compile(rf"(?:[0-9]+: )?link {_NAME}/([0-9]{{1,3}}) (.*)")
 _IBDEV = re.compile(
-    rf"(?:([0-9a-f]{{4,8}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}\.[0-7]) )?{_NAME} (?:\(.*?\) )?(?:.* )?"
-    rf"port ([0-9]{{1,3}}) (?:\(\s*(\w+)\s*\) )?==> {_NAME} \((Up|Down)\)"
+    rf"(?:([0-9a-f]{{4,8}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}\.[0-7])\s+)?{_NAME}\s+(?:\(.*?\)\s+)?(?:.*\s)?"
+    rf"port\s+([0-9]{{1,3}})\s+(?:\(\s*(\w+)\s*\)\s+)?==>\s+{_NAME}\s+\((Up|Down)\)"
 )
 
 
 def recognise(text: str) -> bool:
     """Tell whether a line of either stands in the text."""
     pattern = (
-        rf"^(?:(?:[0-9]+: )?link {_NAME}/[0-9]{{1,3}} (?:.* )?state [A-Z]|.{{0,200}}port [0-9]{{1,3}} .{{0,40}}==> )"
+        rf"^(?:(?:[0-9]+: )?link {_NAME}/[0-9]{{1,3}} (?:.* )?state [A-Z]|.{{0,200}}port +[0-9]{{1,3}} .{{0,40}}==> )"
     )
     return re.search(pattern, text, re.M) is not None
 

@@ -20,6 +20,8 @@ from topocheck.readers.base import Answers, Reader
 _NODES = "/sys/devices/system/node"
 _VERSIONS = {generation: number for number, generation in reversed(enums.NVLINK_GENERATIONS.items())}
 MAX_DEPTH = 256
+_MEMBERS = {"total": ("total", "used", "free", "reserved"), "bar1Total": ("bar1Total", "bar1Used", "bar1Free")}
+"""Members of NVML's struct, by the one that a report holds; None: not told."""
 
 
 def recognise(text: str) -> bool:
@@ -134,7 +136,13 @@ def _gpus(found: Answers, report: doc.ReportDoc) -> None:
         for name, call, form in calls:
             value = getattr(g, name)
             if value is not None:
-                value = {form: value} if isinstance(form, str) else form.get(value) if form else value
+                value = (
+                    {**dict.fromkeys(_MEMBERS[form]), form: value}
+                    if isinstance(form, str)
+                    else form.get(value)
+                    if form
+                    else value
+                )
             elif (value := _error(g, name)) is None:
                 continue
             if value is not None:
@@ -146,7 +154,7 @@ def _nvlinks(found: Answers, index: int, links: list[doc.NvLinkDoc]) -> None:
     count = len(links)
     if {k.link for k in links} != set(range(count)):
         return
-    found.put(1, [[fields.NVLINK_COUNT, 0, count, 0]], "nvml", "DeviceGetFieldValues", index, fields.device_fields())
+    found.put(1, fields.with_count(count), "nvml", "DeviceGetFieldValues", index, fields.device_fields())
     speeds = [[fields.NVLINK_SPEED, k.link, k.speed_mb_s, 0 if k.speed_mb_s is not None else 3] for k in links]
     if links:
         found.put(1, speeds, "nvml", "DeviceGetFieldValues", index, fields.link_speed_fields(count))

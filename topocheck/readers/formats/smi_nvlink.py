@@ -65,7 +65,7 @@ def _links(found: Answers, gpu: int, links: dict[int, tuple[float | None, int]],
     count = len(links)
     if set(links) != set(range(count)):
         return
-    found.put(line, [[fields.NVLINK_COUNT, 0, count, 0]], "nvml", "DeviceGetFieldValues", gpu, fields.device_fields())
+    found.put(line, fields.with_count(count), "nvml", "DeviceGetFieldValues", gpu, fields.device_fields())
     speeds = [[fields.NVLINK_SPEED, k, *_speed(links[k][0])] for k in range(count)]
     found.put(line, speeds, "nvml", "DeviceGetFieldValues", gpu, fields.link_speed_fields(count))
 
