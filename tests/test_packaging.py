@@ -77,8 +77,11 @@ def test_integrations_are_inside_and_printed(installed: Path) -> None:
     listed = run(installed, "integrations").split()
     files = [p for p in (REPOSITORY / "integrations").rglob("*") if p.is_file() and p.name != "README.md"]
     assert listed == sorted(str(p.relative_to(REPOSITORY / "integrations")) for p in files)
-    for path, name in zip(sorted(files), listed, strict=True):
-        assert run(installed, "integrations", name) == path.read_text(encoding="utf-8")
+    for name in listed:
+        packed, path = installed / "topocheck/integrations" / name, REPOSITORY / "integrations" / name
+        assert packed.read_bytes() == path.read_bytes()
+    name = "slurm/prolog.sh"
+    assert run(installed, "integrations", name) == (REPOSITORY / "integrations" / name).read_text(encoding="utf-8")
     assert run(installed, "integrations", "--folder") == f"{installed / 'topocheck' / 'integrations'}\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http
 import http.server
 import itertools
 import json
@@ -115,6 +116,8 @@ def asked(base: str, query: str) -> list[dict[str, Any]]:
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             said = json.load(answer)
     except urllib.error.HTTPError as e:
+        if e.code == http.HTTPStatus.SERVICE_UNAVAILABLE:
+            return []  # it is still reading its log
         raise AssertionError(f"{query}: {e.read().decode()}") from None
     except urllib.error.URLError:
         return []
