@@ -4,7 +4,7 @@ The Python API (docs/python.md): `report()` judges this machine, `load(file)` on
 NodeReport. Nothing is loaded before it is used.
 """
 
-from __future__ import annotations
+# Not even __future__: until topocheck.cli is there, an interrupt of a command is Python's to print.
 
 __version__ = "0.2.0"
 __all__ = ["InputError", "NodeReport", "Pair", "load", "report"]
@@ -20,7 +20,7 @@ _PLACES = {"NodeReport": "topocheck.api", "Pair": "topocheck.api", "InputError":
 """Name of this package -> the module that has it, which is loaded when somebody asks."""
 
 
-def report(*, policy: str | PathLike[str] | None = None, budget_s: float | None = None) -> NodeReport:
+def report(*, policy: "str | PathLike[str] | None" = None, budget_s: float | None = None) -> "NodeReport":
     """Ask this machine everything, in child processes with deadlines, and judge it.
 
     Needs no root; never hangs; changes nothing. Takes about a second.
@@ -38,7 +38,7 @@ def report(*, policy: str | PathLike[str] | None = None, budget_s: float | None 
     return api.report(policy=policy, budget_s=budget_s)
 
 
-def load(*files: str | PathLike[str], policy: str | PathLike[str] | None = None) -> NodeReport:
+def load(*files: "str | PathLike[str]", policy: "str | PathLike[str] | None" = None) -> "NodeReport":
     """Judge a recorded machine.
 
     Args:
