@@ -92,7 +92,7 @@ ROOMS = {
         "checks gpudirect knowledge model nccl/rules topology",
     ),
     "checks/probe": Room("area `probe`", _AREA),
-    "checks/driver": Room("area `driver`", f"{_AREA} topology"),
+    "checks/driver": Room("area `driver`", f"{_AREA} knowledge topology"),
     "checks/pcie": Room("area `pcie`", f"{_AREA} knowledge topology"),
     "checks/nvlink": Room("area `nvlink`", f"{_AREA} knowledge topology"),
     "checks/p2p": Room("area `p2p`", f"{_AREA} gpudirect knowledge topology"),
