@@ -14,13 +14,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.commands import Ran, run
 from tests.compare.facts import device, gpu, lean
+from tests.overtime import planting
 from tests.support.snapshots import write_snapshot
 from topocheck.cli import fleet_files
 from topocheck.cli.diff import diff
 from topocheck.cli.fleet import fleet
+from topocheck.overtime.record import written
 
 
 def report(path: Path, name: str, **parts: Any) -> Path:
@@ -200,6 +203,29 @@ def test_what_changed_since(folder: Path, tmp_path_factory: pytest.TempPathFacto
         ("driver_version", "570", "550")
     ]
     assert "driver was 570, is 550" in run(fleet, folder, "--against", before).out
+
+
+def test_what_grew_between_recordings(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """n1's port lost its link once between two recordings an hour apart; n2's counters rest."""
+    before = tmp_path_factory.mktemp("before")
+    report(before / "n1.json", "n1")
+    plants = {"n1": planting.grow(planting.is_port, "link_downed", 1), "n2": None}
+    for name, plant in plants.items():
+        early, late = planting.recording(1, samples=2), planting.recording(1, samples=2, plant=plant)
+        for where, history, at in ((before, early, 0), (folder, late, 3600)):
+            header = replace(history.header, hostname=name, begun_unix_s=history.header.begun_unix_s + at)
+            (where / f"{name}.jsonl.gz").write_bytes(written(replace(history, header=header), compressed=True))
+    (folder / "bad.jsonl").write_text("no recording")
+    ran = run(fleet, folder, "--against", before, "--format", "json")
+    result = json.loads(ran.out)["fleet"]
+    found = [(f["id"], f["subject"], f["title"], f["nodes"]) for f in result["findings"]]
+    assert found == [("watch.port-flap", planting.PORT, "the link went down 1 time", ["n1"])]
+    assert [Path(f["file"]).name for f in result["unreadable_files"]] == ["bad.jsonl"]
+    assert ran.code == 0  # a warning
+    assert run(fleet, folder, "--against", before, "--strict").code == 1
+    # Without --against nothing is compared, and a recording is no report that could not be read.
+    alone = json.loads(run(fleet, folder, "--format", "json").out)["fleet"]
+    assert (alone["findings"], alone["unreadable_files"]) == ([], [])
 
 
 def test_snapshots_are_judged_first(tmp_path: Path) -> None:

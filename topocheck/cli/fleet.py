@@ -26,7 +26,11 @@ def fleet(
     ],
     against: Annotated[
         Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Option("--against", metavar="FOLDER", help="Also show what changed since the reports in FOLDER."),
+        typer.Option(
+            "--against",
+            metavar="FOLDER",
+            help="Also show what changed or grew since the reports and recordings in FOLDER.",
+        ),
     ] = None,
     format_: Annotated[str, typer.Option("--format", help="text, json (--json), html or csv.")] = "text",
     output: common.Output = None,
@@ -51,7 +55,8 @@ def fleet(
     Exits 1 where a check failed on some node, or a job over several would fail, 0 otherwise; --strict also counts odd
     and mixed nodes, warnings, unknowns and files that could not be read. 2 where no file could be read.
     """
-    from topocheck.cli.fleet_files import find_files, read_all
+    from topocheck.cli.fleet_files import RECORDINGS, find_files, read_all
+    from topocheck.cli.fleet_growth import with_growth
     from topocheck.compare.changes import changes
     from topocheck.compare.outliers import judge
 
@@ -59,18 +64,23 @@ def fleet(
     if output is not None:
         common.check_writable(output, "--output")
     judged_by = None if policy is None else common.load_policy(policy)
-    now, bad = read_all(find_files([_path(p) for p in paths]), processes=processes, policy=judged_by)
+    given = [_path(p) for p in paths]
+    reports = (f for f in find_files(given) if not f.endswith(RECORDINGS))
+    now, bad = read_all(reports, processes=processes, policy=judged_by)
     if not now.entries:
         raise InputError(f"no report or snapshot could be read{_first(bad)}")
     now, older = now.latest()
     changed = None
     if against is not None:
-        before, bad_before = read_all(find_files([_path(against)]), processes=processes, policy=judged_by)
+        earlier = (f for f in find_files([_path(against)]) if not f.endswith(RECORDINGS))
+        before, bad_before = read_all(earlier, processes=processes, policy=judged_by)
         bad += bad_before
         if not before.entries:
             raise InputError(f"--against {against}: no report or snapshot could be read there{_first(bad_before)}")
         changed = changes(now, before.latest()[0])
     result = judge(now, bad, changed, older)
+    if against is not None:
+        result = with_growth(result, given, [_path(against)], judged_by)
     network = judged(fabric, now, judged_by)
     common.emit(_rendered(result, network, format_, output, no_color, width, all_), output)
     if code := max(exit_code(result, strict=strict), 0 if network is None else fabric_code(network, strict=strict)):

@@ -35,6 +35,8 @@ CHUNK = 8
 """Files handed to a process at a time."""
 ENDINGS = (".json", ".json.gz", ".snapshot", ".snap", ".topocheck", ".tcs")
 """Reports and snapshots in a folder; a file named on the command line may be called anything."""
+RECORDINGS = (".jsonl", ".jsonl.gz")
+"""Recordings of `topocheck watch`, which `--against` compares (fleet_growth.py)."""
 TEXTS = (".txt", ".log", ".out", ".xml", ".gz", ".xz", ".bz2", ".tar", ".tgz", ".txz", ".tbz", ".tbz2", ".zip")
 """Files in a folder that may be outputs of commands, or archives; so may those without an ending."""
 
@@ -104,6 +106,7 @@ def _below(folder: Path) -> Iterator[str]:
             folders[:] = []
             continue
         shown = [n for n in sorted(names) if not n.startswith(".")]
+        shown = [n for n in shown if not n.endswith(RECORDINGS)]
         yield from (os.path.join(at, n) for n in shown if n.endswith(ENDINGS))
         if any(not n.endswith(ENDINGS) and (n.lower().endswith(TEXTS) or "." not in n) for n in shown):
             yield os.path.join(at, "")
