@@ -15,6 +15,8 @@ import msgspec
 Schedule = Literal["f_then_b", "1f1b"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 NAMES: dict[Schedule, str] = {"f_then_b": "F-then-B", "1f1b": "1F1B"}
+BY_TORCH: dict[Schedule, str] = {"f_then_b": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
+"""Classes of torch.distributed.pipelining that run the same schedules."""
 BACKWARD = 2.0
 """Times a forward pass that a backward one takes: gradients of inputs and of weights, one product each."""
 

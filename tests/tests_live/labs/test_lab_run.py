@@ -63,3 +63,13 @@ def test_a_pipeline_and_servers_over_mpi(tmp_path: Path) -> None:
     assert all(
         v is not None for v, r in zip(column(report, 0, "measured"), column(report, 0, "ranks"), strict=True) if r <= 3
     )
+
+
+def test_torchs_own_pipeline_moves_the_same_and_holds_as_much(tmp_path: Path) -> None:
+    report = lab(tmp_path, "pipeline", "--backend", "gloo", "--ranks", "2", "--pieces", "4", "--compute", "2")
+    assert column(report, 0, "schedule") == ["F-then-B", "F-then-B (torch)", "1F1B", "1F1B (torch)"]
+    # F-then-B keeps all 4 micro-batches, 1F1B as many as there are stages; torch's are counted in its passes.
+    assert column(report, 0, "held") == [4, 4, 2, 2]
+    assert column(report, 0, "data") == ["right"] * 4
+    # (4 + 2 - 1) forward and backward passes one after the other, 2 ms and 4 ms: no step can be shorter.
+    assert all(t >= 30_000 for t in column(report, 0, "time_us"))

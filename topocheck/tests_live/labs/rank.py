@@ -31,6 +31,7 @@ RUN: dict[str, Callable[[Bench], Iterator[Told]]] = {
     "both_ways": exchange.one_way,
     "halo": exchange.halo,
     "pipeline": stages.run,
+    "torch_pipeline": stages.by_torch,
     "ring_workers": servers.workers_by_ring,
     "sync_servers": servers.synchronous,
     "async_servers": servers.asynchronous,

@@ -13,8 +13,8 @@ Exchange = Literal[
     "all_gather", "reduce_scatter",
 ]  # fmt: skip
 Work = Literal[
-    Exchange, "ping_pong", "one_way", "both_ways", "fused", "codec", "pipeline", "halo", "sync_servers",
-    "async_servers", "ring_workers",
+    Exchange, "ping_pong", "one_way", "both_ways", "fused", "codec", "pipeline", "torch_pipeline", "halo",
+    "sync_servers", "async_servers", "ring_workers",
 ]  # fmt: skip
 Device = Literal["host", "gpu"]
 Pair = Literal["", "within", "between"]

@@ -23,7 +23,7 @@ from topocheck.tests_live.labs.plans.common import (
     places,
     ratio,
 )
-from topocheck.tests_live.launch.lab_job import LabRow
+from topocheck.tests_live.launch.lab_job import LabRow, Work
 from topocheck.tests_live.training.report_types import JobLayout
 
 COMPUTE_MS = 10.0
@@ -31,6 +31,8 @@ ACTIVATION = 64 * KIB
 MICRO = (1, 2, 4, 8)
 BORDERS = (4 * KIB, 64 * KIB)
 ROWS_EACH = 64
+_WORKS: tuple[Work, Work] = ("pipeline", "torch_pipeline")
+"""Sends and receives of ours, and torch.distributed.pipelining, which has torch's backends alone."""
 
 
 def plan_pipeline(job: JobLayout, options: LabOptions, without: dict[str, str]) -> Rows:
@@ -38,13 +40,14 @@ def plan_pipeline(job: JobLayout, options: LabOptions, without: dict[str, str]) 
     return Rows(
         lab=tuple(
             LabRow(
-                id=f"lab:pipeline:{backend}:{device}:{n}:{m}:{schedule}", work="pipeline", backend=backend,
+                id=f"lab:{work}:{backend}:{device}:{n}:{m}:{schedule}", work=work, backend=backend,
                 device=device, ranks=n, pieces=m, name=schedule, size_bytes=(options.sizes or (ACTIVATION,))[0],
                 compute_s=(options.compute_ms or COMPUTE_MS) / 1e3, samples=min(3, options.samples),
             )
             for backend, device, n in each(job, options, without)
             for m in options.pieces or MICRO
             for schedule in pipeline.SCHEDULES
+            for work in _WORKS[: 1 if backend == "mpi" else 2]
         )
     )  # fmt: skip
 
@@ -68,7 +71,7 @@ def fill_pipeline(job: JobLayout, options: LabOptions, without: dict[str, str], 
                     memory=device,
                     ranks=n,
                     micro=m,
-                    schedule=pipeline.NAMES[schedule],
+                    schedule=pipeline.NAMES[schedule] + (" (torch)" if row.work == _WORKS[1] else ""),
                     time_us=took,
                     predicted_us=foreseen,
                     bubble=None if took is None else 1 - busy / took,
@@ -80,7 +83,7 @@ def fill_pipeline(job: JobLayout, options: LabOptions, without: dict[str, str], 
     ms = options.compute_ms or COMPUTE_MS
     notes = (
         f"a stage waits {ms:g} ms for a forward and {pipeline.BACKWARD * ms:g} ms for a backward pass; predicted "
-        "without the time of messages",
+        "without the time of messages; (torch): torch.distributed.pipelining, with autograd",
     )
     return Filled(tables=(LabTable(spec=spec, rows=lines(out), notes=notes),))
 
