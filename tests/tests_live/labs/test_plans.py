@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.placement.machines import look
 from topocheck.bandwidth.lab_catalogue import BY_NAME, LABS
+from topocheck.model.base import ABSENT
 from topocheck.model.lab import LabTable
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.model.node import Node
 from topocheck.tests_live.labs.bench import Told
-from topocheck.tests_live.labs.plans import gdr, stages, training
+from topocheck.tests_live.labs.plans import gdr, stages, training, unmeasured
 from topocheck.tests_live.labs.plans.bounds import network_of
 from topocheck.tests_live.labs.plans.bounds import table as bounds_table
 from topocheck.tests_live.labs.plans.common import LabOptions, Links, Results, Rows, link_rows
+from topocheck.tests_live.labs.plans.unmeasured import HOW_TO_SEE, why_no_gpu_mpi
 from topocheck.tests_live.labs.rank import measurement
 from topocheck.tests_live.labs.run import LIVE
 from topocheck.tests_live.launch.lab_job import LabRow
@@ -26,7 +29,8 @@ JOB = JobLayout(ranks=4, cores=4)
 OPTIONS = LabOptions(backends=("gloo", "mpi"), ranks=(2, 4), samples=2)
 NAMES = {
     "ping_pong": ("time",), "one_way": ("time",), "both_ways": ("time",), "fused": ("time",),
-    "halo": ("time", "compute", "exchange"), "pipeline": ("time", "held"), "ring_workers": ("time", "rate"),
+    "halo": ("time", "compute", "exchange"), "pipeline": ("time", "held"), "torch_pipeline": ("time", "held"),
+    "ring_workers": ("time", "rate"),
     "sync_servers": ("time", "rate"), "async_servers": ("rate", "staleness", "most_stale"),
     "codec": ("payload", "compress", "send", "decompress"),
 }  # fmt: skip
@@ -211,3 +215,23 @@ def test_the_graph_of_a_machine(machine: str, unit: float, gather: tuple[int, st
     found = {r.values[0]: r.values for r in bounds_table(network, 1 << 20).rows}
     assert found["all_gather"][1:3] == gather
     assert found["all_to_all"][2] == all_to_all
+
+
+def test_backends_that_are_not_measured_have_rows_with_the_reason() -> None:
+    rows = plan("backends")
+    every = msgspec.structs.replace(OPTIONS, backends=())
+    table = unmeasured.added(filled("backends", rows, made(rows)), every, ABSENT, binding=False).tables[0]
+    last = [(r.values[0], r.values[1], r.reason) for r in table.rows[-2:]]
+    assert last == [
+        ("mpi", "gpu", f"mpi4py is given host memory only; whether this MPI is CUDA-aware is not known ({HOW_TO_SEE})"),
+        ("oneccl", "host", "oneccl_bindings_for_pytorch is not installed"),
+    ]
+    gloo = msgspec.structs.replace(OPTIONS, backends=("gloo",))
+    assert len(unmeasured.added(filled("backends", rows, made(rows)), gloo, True, binding=True).tables[0].rows) == (
+        len(table.rows) - 2
+    )
+
+
+def test_a_cuda_aware_mpi_is_named() -> None:
+    assert "this MPI is CUDA-aware (ompi_info" in why_no_gpu_mpi(True)
+    assert "this MPI is not CUDA-aware (ompi_info" in why_no_gpu_mpi(False)

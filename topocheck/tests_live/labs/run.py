@@ -13,7 +13,17 @@ from topocheck.model.lab import JobRecord, LabReport, Words
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.model.node import Node
 from topocheck.tests_live.collectives.mpi import mpi_problem, mpirun_command
-from topocheck.tests_live.labs.plans import bounds, compression, fusion, gdr, messages, servers, stages, training
+from topocheck.tests_live.labs.plans import (
+    bounds,
+    compression,
+    fusion,
+    gdr,
+    messages,
+    servers,
+    stages,
+    training,
+    unmeasured,
+)
 from topocheck.tests_live.labs.plans.common import Filled, LabOptions, Results, Rows
 from topocheck.tests_live.launch.job import RankJob
 from topocheck.tests_live.launch.loopback import LOOPBACK_STEP, loopback_problem
@@ -130,7 +140,8 @@ class Runner:
         filled = training.fill_backends(
             self.job, self.options, self.without, rows, Results([*outcomes, *more]), dict.fromkeys(settings, why)
         )
-        return msgspec.structs.replace(filled, notes=(*filled.notes, *backend_notes(node))), more
+        binding = importlib.util.find_spec(unmeasured.ONECCL) is not None
+        return unmeasured.added(filled, self.options, node.software.mpi_cuda_aware, binding=binding), more
 
     def _outcomes(self, rows: Rows) -> list[Outcome]:
         """Return what came of all rows; those measured before an interrupt are kept, the others are `interrupted`."""
@@ -226,18 +237,3 @@ def absent_backends(job: JobLayout, meeting: Rendezvous | None) -> dict[str, str
     if why := mpi_problem(None if meeting is None else meeting.world):
         out["mpi"] = why.removeprefix("mpi: ")
     return out
-
-
-def backend_notes(node: Node) -> tuple[str, ...]:
-    """Return what the table of backends does not have, and how to see it."""
-    aware = node.software.mpi_cuda_aware
-    state = "does not say whether it is CUDA-aware"
-    if isinstance(aware, bool):
-        state = "is CUDA-aware" if aware else "is not CUDA-aware"
-    has = importlib.util.find_spec("oneccl_bindings_for_pytorch") is not None
-    return (
-        f"mpi, GPU memory: the MPI here {state} (ompi_info --parsable --level 9 --all | grep "
-        "mpi_built_with_cuda_support:value); mpi4py is given host memory only",
-        "oneCCL: its binding to torch, oneccl_bindings_for_pytorch, is "
-        + ("installed, and not among the backends that are measured" if has else "not installed"),
-    )
