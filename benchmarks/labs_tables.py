@@ -16,6 +16,7 @@ import contextlib
 import datetime
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,14 +35,16 @@ LABS: dict[str, str] = {
     "broadcast": "--backend gloo,mpi --ranks 2,4 --pieces 1,2,4,8 --sizes 1MiB",
     "bounds": "--from docs/examples/half_width.snap",
     "parameter-server": "--backend gloo --ranks 1,2,4",
-    "compression": "--backend gloo,mpi --ranks 1,2,4 --epochs 4 --gradients 1MiB",
+    "compression": "--backend gloo --ranks 1,2,4 --epochs 4 --gradients 1MiB",
+    "compression_mpi": "--backend mpi --ranks 1,2 --epochs 2 --gradients 1MiB",
     "fusion": "--backend gloo --ranks 2,4 --gradients 2MiB",
-    "pipeline": "--backend gloo,mpi --ranks 2,4 --compute 20",
+    "pipeline": "--backend gloo,mpi --ranks 2,4 --pieces 2,4,8 --compute 20",
     "halo": "--backend gloo,mpi --ranks 2,4",
     "backends": "--ranks 1,2,4 --gradients 1MiB",
     "models": "--backend gloo --ranks 1,2,4",
 }
-"""Lab -> its options. Labs of pairs and groups begin at two ranks; the others have a serial row."""
+"""File, which is the lab's name up to `_`, -> options. Labs of pairs and groups begin at two ranks, the others have a
+serial row. Ranks of MPI spin while they wait, so more of them than cores take minutes."""
 SLURM = {
     "record": "",
     "p2p": "--backend gloo --sizes 4,4KiB,64KiB,1MiB",
@@ -50,13 +53,13 @@ SLURM = {
     "parameter-server": "--backend gloo --ranks 2,4",
     "compression": "--backend gloo --ranks 1,4 --epochs 2 --gradients 1MiB",
     "fusion": "--backend gloo --ranks 4 --gradients 1MiB --sizes 4KiB,64KiB,512KiB,4MiB",
-    "pipeline": "--backend gloo --ranks 4 --compute 20",
+    "pipeline": "--backend gloo --ranks 4 --pieces 4,8 --compute 20",
     "halo": "--backend gloo --ranks 4",
     "backends": "--backend gloo --gradients 1MiB",
     "models": "--backend gloo --ranks 1,4",
 }
 """The same on two nodes: two ranks on each."""
-SRUN = ("srun", "-N2", "-n4", "--ntasks-per-node=2", "--overcommit")
+SRUN = ("srun", "-N2", "-n4", "--overcommit")
 LIMIT_S = 300
 
 
@@ -71,19 +74,32 @@ def main() -> None:
     chosen = set(args.only.split(",")) if args.only else set(LABS)
     args.folder.mkdir(parents=True, exist_ok=True)
     began, rows = time.monotonic(), []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the Slurm of this run ends with it
     if not args.no_local:
         for name in (n for n in LABS if n in chosen):
-            words = ["lab", name, *LABS[name].split()]
-            chart = ["--curve", str(args.folder / f"{name}.svg")] if name in curves() else []
+            lab = name.partition("_")[0]
+            words = ["lab", lab, *LABS[name].split()]
+            chart = ["--curve", str(args.folder / f"{name}.svg")] if lab in curves() else []
             rows.append(one(args.folder / f"{name}.txt", [*words, *COMMON, *chart], (), dict(os.environ)))
     if not args.no_slurm:
+        from tests.support.slurm import free_ports
+
         with cluster() as (environment, folder):
             for name in (n for n in SLURM if n in chosen):
                 words = ["lab", name, *SLURM[name].split(), *COMMON]
+                environment["MASTER_PORT"] = str(free_ports(1)[0])
                 rows.append(one(args.folder / f"slurm_{name}.txt", words, SRUN, environment, folder))
-    head = [f"{datetime.date.today().isoformat()}, {time.monotonic() - began:.0f} s in all", ""]
+    rows = kept(args.folder / "commands.md", rows) + rows
+    head = [f"{datetime.date.today().isoformat()}, {time.monotonic() - began:.0f} s for the last run", ""]
     head += ["| file | command | exit code | seconds | load before |", "| --- | --- | --- | --- | --- |"]
     (args.folder / "commands.md").write_text("\n".join((*head, *rows, "")))
+
+
+def kept(path: Path, rows: list[str]) -> list[str]:
+    """Return the lines of files that an earlier run wrote and this one did not."""
+    old = path.read_text().splitlines() if path.exists() else []
+    new = {r.split("|")[1] for r in rows}
+    return [line for line in old if line.startswith("| `") and line.split("|")[1] not in new]
 
 
 def curves() -> frozenset[str]:

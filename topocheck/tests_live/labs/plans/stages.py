@@ -36,7 +36,7 @@ _WORKS: tuple[Work, Work] = ("pipeline", "torch_pipeline")
 
 
 def plan_pipeline(job: JobLayout, options: LabOptions, without: dict[str, str]) -> Rows:
-    """Return the rows of `pipeline`."""
+    """Return the rows of `pipeline`; torch's last, so that one of them that hangs costs none of the others."""
     return Rows(
         lab=tuple(
             LabRow(
@@ -44,10 +44,11 @@ def plan_pipeline(job: JobLayout, options: LabOptions, without: dict[str, str]) 
                 device=device, ranks=n, pieces=m, name=schedule, size_bytes=(options.sizes or (ACTIVATION,))[0],
                 compute_s=(options.compute_ms or COMPUTE_MS) / 1e3, samples=min(3, options.samples),
             )
+            for work in _WORKS
             for backend, device, n in each(job, options, without)
             for m in options.pieces or MICRO
             for schedule in pipeline.SCHEDULES
-            for work in _WORKS[: 1 if backend == "mpi" else 2]
+            if work == _WORKS[0] or backend != "mpi"
         )
     )  # fmt: skip
 
@@ -57,9 +58,8 @@ def fill_pipeline(job: JobLayout, options: LabOptions, without: dict[str, str], 
     spec = BY_NAME["pipeline"].table("pipeline")
     out: list[LabLine] = []
     for backend, device, n in each(job, options, without, spec, out):
-        for row in rows.lab:
-            if (row.backend, row.device, row.ranks) != (backend, device, n):
-                continue
+        mine = [r for r in rows.lab if (r.backend, r.device, r.ranks) == (backend, device, n)]
+        for row in sorted(mine, key=lambda r: (r.pieces, r.name != pipeline.SCHEDULES[0], r.work)):
             m, schedule = row.pieces, cast(pipeline.Schedule, row.name)
             took = results.median(row)
             busy = m * row.compute_s * (1 + pipeline.BACKWARD) * 1e6
