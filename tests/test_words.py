@@ -13,10 +13,12 @@ from topocheck.model import old_names
 
 ROOT = Path(__file__).parents[1]
 GONE = re.compile(
-    r"\b(?:roads?|mend(?:s|ed|ing)?|wires|for want of|beside what|roll call|is told|are told|be told)\b",
+    r"\b(?:roads?|mend(?:s|ed|ing)?|wires|for want of|beside what|roll call|is told|are told|be told"
+    r"|keeper|without a word|GB/s a direction|where left out|tells? no|takes? care|hardly)\b",
     re.IGNORECASE,
 )
-"""Foreign idiom: path or link, fix, links, for lack of, against what, reported."""
+"""Foreign idiom: path or link, fix, links, for lack of, against what, reported, administrator, silently, per direction,
+default, reports no, caution, barely."""
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",

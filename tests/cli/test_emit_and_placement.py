@@ -110,7 +110,7 @@ def test_blocks_without_domains_are_refused(tmp_path: Path) -> None:
     [
         (("nonsense",), "KIND"),
         (("topology-conf",), "needs reports"),
-        (("hwloc-xml", "x.snapshot"), "recording lacks"),
+        (("hwloc-xml", "x.snapshot"), "snapshot lacks"),
         (("gres-conf", "nowhere.snapshot"), "nowhere.snapshot"),
     ],
 )
@@ -196,7 +196,7 @@ def test_placement_of_ranks_without_gpus_points_to_no_suggestion(tmp_path: Path)
 def test_placement_outside_a_job_shows_the_plan(recording: Path) -> None:
     ran = run(placement, "--from", recording)
     assert ran.code == 0
-    assert "No rank of a job" in ran.out
+    assert "the recommended layout" in ran.out
     assert "60-71,156-167" in ran.out
 
 

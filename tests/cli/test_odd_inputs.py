@@ -55,7 +55,7 @@ def test_a_log_may_come_through_a_fifo(fifo: Path) -> None:
     ran = run(log, fifo)
     writer.join()
     assert ran.code == 0
-    assert "1 of 1 lines are NCCL's" in ran.out
+    assert "1 of 1 lines from NCCL" in ran.out
 
 
 def test_a_log_without_nccl_is_no_log(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_an_endless_line_is_read_at_its_start_only_and_told(tmp_path: Path) -> N
     path.write_bytes(bytes(3 << 20) + b"\n" + LINE.encode())
     ran = run(log, path)
     assert ran.code == 0
-    assert "1 of 2 lines are NCCL's" in ran.out
+    assert "1 of 2 lines from NCCL" in ran.out
     assert "longer than 8192 bytes" in " ".join(ran.out.split())
 
 

@@ -81,7 +81,7 @@ def test_a_rank_that_says_rubbish_of_itself_loses_itself():
     assert [p.node for p in got.places] == ["n1", "n1"]
     (who,) = got.unresponsive
     assert who == "rank 1 on node n1"
-    assert "sent no usable recording of itself" in got.unresponsive[who]
+    assert "sent no usable snapshot of itself" in got.unresponsive[who]
 
 
 def test_differing_settings():

@@ -141,7 +141,7 @@ def _judge(heard: Heard, launcher: str, collection: Collection | None = None) ->
             report, answers = _build(word.machine, word.node)
             compared = node_facts(from_document(report_document(report, topocheck.__version__)), name=word.node)
         except InputError as e:
-            unresponsive[word.node] = f"rank {rank} sent no usable recording: {e}"
+            unresponsive[word.node] = f"rank {rank} sent no usable snapshot: {e}"
             continue
         reports[word.node] = (report, answers)
         collection.add(compared)
@@ -152,7 +152,7 @@ def _judge(heard: Heard, launcher: str, collection: Collection | None = None) ->
             try:
                 place, mine = _place(*reports[word.node], word.own, word.node, first=bool(word.machine))
             except InputError as e:
-                unresponsive[f"rank {rank} on node {word.node}"] = f"sent no usable recording of itself: {e}"
+                unresponsive[f"rank {rank} on node {word.node}"] = f"sent no usable snapshot of itself: {e}"
                 continue
             places.append(place)
             for name, value in mine.items():

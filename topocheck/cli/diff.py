@@ -20,7 +20,7 @@ def diff(
     first: Annotated[Path, typer.Argument(metavar="A", help="Report or snapshot: the baseline.")],
     second: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Argument(metavar="[B]", help="Report or snapshot; this machine where left out."),
+        typer.Argument(metavar="[B]", help="Report or snapshot; default: this machine."),
     ] = None,
     format_: Annotated[str, typer.Option("--format", help="text, json (--json) or html.")] = "text",
     output: common.Output = None,

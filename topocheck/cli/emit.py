@@ -41,7 +41,7 @@ def emit(
     ],
     files: Annotated[
         Optional[list[Path]],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Argument(help="Recordings, for topology-* also reports and folders; this machine where left out."),
+        typer.Argument(help="Snapshots, for topology-* also reports and folders; default: this machine."),
     ] = None,
     from_: common.From = None,
     output: common.Output = None,
@@ -106,7 +106,7 @@ def _one(wanted: Wanted) -> Look:
 
 
 def _source(files: Sequence[Path], node: Node) -> str:
-    where = f"recording {', '.join(f.name for f in files)}" if files else "this machine"
+    where = f"snapshot {', '.join(f.name for f in files)}" if files else "this machine"
     return f"{where} at {node.taken_at}" if node.taken_at else where
 
 
@@ -115,7 +115,7 @@ def _gres(wanted: Wanted) -> str:
     from topocheck.render.emit import gres_conf
 
     looks = [_look(f) for f in wanted.machines or ((),)]
-    source = looks[0].source if len(looks) == 1 else f"{len(looks)} recordings"
+    source = looks[0].source if len(looks) == 1 else f"{len(looks)} snapshots"
     source += max(x.renamed for x in looks)
     try:
         found = [gres(x.node, x.topology) for x in looks]
@@ -132,19 +132,19 @@ def _places(wanted: Wanted) -> tuple[list[NodePlace], str]:
     from topocheck.placement.blocks import NodePlace
 
     if not wanted.machines:
-        raise InputError("a network topology needs reports or recordings of all nodes: topocheck emit KIND FOLDER")
+        raise InputError("a network topology needs reports or snapshots of all nodes: topocheck emit KIND FOLDER")
     collection, bad = read_all(find_files([f for files in wanted.machines for f in files]))
     if bad:
         # A node left out of topology.conf is a node that Slurm never gives to a job: better no file than that one.
         raise InputError(f"{bad[0].file}: {bad[0].reason}" + (f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""))
     if not collection.entries:
-        raise InputError("no report or recording found there")
+        raise InputError("no report or snapshot found there")
     for e in collection.entries:
         if e.renamed:
             raise InputError(
                 f"{e.file}: names, addresses and identifiers were replaced when it was saved, so its "
                 "network is not known; "
-                "take recordings made with: topocheck snapshot save --keep-identifiers"
+                "use snapshots made with: topocheck snapshot save --keep-identifiers"
             )
         if e.name == e.file:
             raise InputError(f"{e.file}: has no host name, and Slurm wants one for each node")
@@ -296,7 +296,7 @@ def _hwloc_xml(wanted: Wanted) -> str:
 
     if wanted.machines:
         raise InputError(
-            "hwloc-xml is written by lstopo from the machine itself: a recording lacks the topology of each CPU"
+            "hwloc-xml is written by lstopo from the machine itself: a snapshot lacks the topology of each CPU"
         )
     host = Host(LiveBackend())
     for program in ("lstopo-no-graphics", "lstopo"):

@@ -50,7 +50,7 @@ def fleet(
     no_color: common.NoColor = False,
     width: common.Width = 0,
 ) -> None:
-    """Compare any number of nodes: groups of equal ones, odd ones and exactly what differs, rails, findings.
+    """Compare any number of nodes: groups of equal ones, outliers and exactly what differs, rails, findings.
 
     Exits 1 where a check failed on some node, or a job over several would fail, 0 otherwise; --strict also counts odd
     and mixed nodes, warnings, unknowns and files that could not be read. 2 where no file could be read.

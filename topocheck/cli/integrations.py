@@ -17,7 +17,7 @@ _BESIDE_THE_PACKAGE = ("integrations", "../integrations")
 def integrations(
     name: Annotated[
         Optional[str],  # noqa: UP045 - typer reads the annotation at run time
-        typer.Argument(metavar="NAME", help="The file to print (slurm/prolog.sh); the list where left out."),
+        typer.Argument(metavar="NAME", help="The file to print (slurm/prolog.sh); default: the list."),
     ] = None,
     folder: Annotated[bool, typer.Option("--folder", help="Print the folder that they are in.")] = False,
     output: common.Output = None,

@@ -33,7 +33,7 @@ COMMANDS = {
     "scale": ("scale:scale", "Scaling of collectives and training over ranks and nodes."),
     "lab": ("lab:lab", "Experiments on distributed training: record, tables, predictions."),
     "diff": ("diff:diff", "Show the differences between two nodes."),
-    "placement": ("placement:placement", "Say which rank runs where, and how to bind it better."),
+    "placement": ("placement:placement", "Show which rank runs where, and how to bind it better."),
     "emit": ("emit:emit", "Write configuration: gres.conf, topology files, rankfile, ..."),
     "snapshot": ("snapshot:app", "Record this machine to one file, and inspect such a file."),
     "pcie": ("pcie:pcie", "Compute what a PCIe link carries: GT/s x encoding x lanes."),

@@ -51,7 +51,7 @@ def hosts_for(
     from topocheck.nccl.topofile.nic_selection import CHOOSE_NETWORK
 
     if ranks is not None and from_:
-        raise InputError("--ranks and --from: expected one of them; the rank file names its recordings")
+        raise InputError("--ranks and --from: expected one of them; the rank file names its snapshots")
     if ranks is not None:
         return from_rank_file(ranks, version_text, topo_file, what_if)
     if topo_file is not None and not from_:
@@ -144,7 +144,7 @@ def from_rank_file(path: Path, version_text: str | None, topo_file: Path | None,
         try:
             node, topology = load(None if recording == "live" else [path.parent / str(recording)])
         except InputError as e:
-            meant = "" if name in recordings else " (not under [hosts], so taken for a recording)"
+            meant = "" if name in recordings else " (not under [hosts], so read as a snapshot)"
             raise InputError(f"{entry['where']}: host {name!r}{meant}: {e}") from None
         versions[name] = version_of(version_text, node)
         notes.append(version_note(node, version_text))

@@ -54,7 +54,7 @@ def placement(
 ) -> None:
     """Show where the ranks of a job run, what is wrong in it, and a better order and binding.
 
-    Started by srun, mpirun or torchrun, each rank looks at itself and rank 0 prints the table of all. Exits 1 where
+    Started by srun, mpirun or torchrun, each rank reads its own placement and rank 0 prints the table of all. Exits 1 where
     something is wrong.
     """
     from topocheck.placement import launch

@@ -84,7 +84,7 @@ def scale(
     """Run the same collective and a data-parallel training step at 1, 2, 4 ... all ranks and nodes.
 
     Shows time, throughput, speed-up and efficiency; what gradient compression gains and costs; the best bucket size
-    next to what the cost model predicted; a ring beside a parameter server. Starts its ranks itself on one node; under
+    next to what the cost model predicted; a ring next to a parameter server. Starts its ranks itself on one node; under
     torchrun, srun or mpirun it joins as that rank. Exit code 0 fine, 2 wrong usage, 3 something could not be measured.
     """
     if simulate or levels is not None or fabric:

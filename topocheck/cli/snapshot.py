@@ -71,7 +71,7 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Say what a recording holds: when, by which version, and every question with its answer."""
+    """Show what a snapshot holds: when, by which version, and every question with its answer."""
     from topocheck.host.recording import snapshot
     from topocheck.render.snapshot import show_text
 

@@ -32,7 +32,10 @@ class Canvas:
         others = f"+{part.others} other card{'s' if part.others > 1 else ''}" if part.others else ""
         room = w - 16
         if centre:
-            small = [part.name, part.place, others] if h >= 64 else [f"{part.place} {others}".strip()]
+            short = f"{part.place} {others}".strip()
+            if width(short, SMALL) > room:
+                short = f"{part.place} +{part.others}"
+            small = [part.name, part.place, others] if h >= 64 else [short]
             texts = column([(part.title, "name", 11.5), *((t, "dim", SMALL) for t in small)], x, y, w, h)
         else:
             title = fit(part.title, room - badge, 12.5, True)

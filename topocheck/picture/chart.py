@@ -147,4 +147,10 @@ def _x_ticks(xs: Sequence[float], x: Callable[[float], float], text: Callable[[f
         at = x(value)
         if not out or at - out[-1].at >= (width(words, 12) + width(out[-1].text, 12)) / 2 + 8:
             out.append(Tick(at=at, text=words))
+    if out and xs and out[-1].at < x(xs[-1]):
+        # The end of the axis is named, if need be in place of the tick before it.
+        end = Tick(at=x(xs[-1]), text=text(xs[-1]))
+        while out and end.at - out[-1].at < (width(end.text, 12) + width(out[-1].text, 12)) / 2 + 8:
+            out.pop()
+        out.append(end)
     return tuple(out)

@@ -53,7 +53,7 @@ def fabric_tree(tiers: Tiers, only: Collection[str] = ()) -> Tree:
         places[name] = s.switches
     above, alone = _above(tiers, places, names)
     unnamed = sum(not a.node for a in tiers.attachments)
-    notes = ["nodes have the names that their adapters announce, or that their recordings have"]
+    notes = ["nodes have the names that their adapters announce, or that their snapshots have"]
     if unnamed:
         notes.append(f"{unnamed} adapters announce no host name: their nodes are not in this file")
     if alone:

@@ -101,7 +101,7 @@ def bar(share: float, width: int = _BAR) -> str:
 
 
 def _from_to(low: float, high: float) -> str:
-    """Return an interval; one that the samples do not bound (times that hardly grow with the size) has no end."""
+    """Return an interval; one that the samples do not bound (times that barely grow with the size) has no end."""
     return f"{low:.4g} to {high:.4g}" if high < 1e5 else f"{low:.4g} or more"
 
 

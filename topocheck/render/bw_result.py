@@ -82,8 +82,9 @@ def _range(worst: Measurement, best: Measurement, number: int, by_id: dict[str, 
     if number == 1:
         return _rated(best, by_id)
     if best.median <= worst.median * _ALIKE and _theory(worst, by_id) == _theory(best, by_id):
-        what = "pairs" if worst.kind == "p2p" else "GPUs"
-        return f"{_rate(worst, by_id)}, all {number} {what} within {100 * (_ALIKE - 1):.0f} %"
+        what = ("directions" if number == 2 else "pairs") if worst.kind == "p2p" else "GPUs"
+        every = f"both {what}" if number == 2 else f"all {number} {what}"
+        return f"{_rate(worst, by_id)}, {every} within {100 * (_ALIKE - 1):.0f} %"
     return f"slowest {_rated(worst, by_id)}; fastest {_rated(best, by_id)}"
 
 

@@ -105,7 +105,7 @@ def fabric_section(judged: JudgedFabric, page: Page, *, limit: int) -> None:
         page.text(f"{plural(joined.ports, 'recorded port')} of {plural(joined.nodes, 'node')} found in it")
         if joined.unrecorded:
             names = compress_hostlist(joined.unrecorded)
-            page.text(f"of {plural(len(joined.unrecorded), 'node')} in it there is no recording: {names}", hang=2)
+            page.text(f"of {plural(len(joined.unrecorded), 'node')} in it there is no snapshot: {names}", hang=2)
     bad = [f for f in judged.result.findings if f.state is not State.NOTE]
     add_findings(bad[:limit], page)
     if len(bad) > limit:

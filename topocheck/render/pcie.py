@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def pcie_text(p: PcieThroughput) -> str:
     """Return what a link carries, with the calculation and its source."""
-    lines = [f"PCIe gen {p.generation} x{p.width_lanes}: {p.gb_s:.3f} GB/s a direction ({p.coding})"]
+    lines = [f"PCIe gen {p.generation} x{p.width_lanes}: {p.gb_s:.3f} GB/s per direction ({p.coding})"]
     lines += [f"  {step}" for step in p.arithmetic]
     lines.append(f"source: {p.source}")
     return "\n".join(lines) + "\n"

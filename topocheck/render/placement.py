@@ -67,10 +67,10 @@ def placement_text(
         if not problems:
             page.text("Nothing wrong found in it.", style="green")
     elif ranks:
-        page.line("No rank of a job (no variables of torchrun, srun or mpirun): the plan for its node")
+        page.line("Not running under torchrun, srun or mpirun: the recommended layout of this node")
     page.heading(f"Suggested for each node like {plan.hostname}")
     page.table(
-        ("local rank", "GPU", "address", "CPUs", "memory node", "NIC"),
+        ("local rank", "GPU", "address", "CPUs", "NUMA node", "NIC"),
         [
             (
                 str(b.local_rank), b.gpu_label, b.gpu, (b.cpus or "not bound") + (" (shared)" if b.shared else ""),

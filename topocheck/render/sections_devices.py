@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from topocheck.model.base import Finding, Missing, State, known
@@ -10,7 +11,7 @@ from topocheck.picture.scene import devices as drawn_devices
 from topocheck.picture.scene import scene
 from topocheck.picture.types import SIGNS, Link, LinkState, Part
 from topocheck.render.page import Page, Span
-from topocheck.render.words import STATE_MARKS, STATE_STYLES, ranges
+from topocheck.render.words import STATE_MARKS, STATE_STYLES, follows, ranges
 
 if TYPE_CHECKING:
     from topocheck.pipeline import Report
@@ -118,7 +119,12 @@ def _nearest(near: NearestNics | None, labels: dict[str, str]) -> str:
         return ""
     if near.untold:
         return "?"
-    return f"{ranges(labels[a] for a in near.nics if a in labels)} ({near.class_})" if near.nics else "none"
+    names = [labels[a] for a in near.nics if a in labels]
+    if len(names) > 1 and all(follows(a, b) for a, b in pairwise(names)):
+        # mlx5_0-1: a column is narrow.
+        stem = names[0].rstrip("0123456789")
+        return f"{names[0]}-{names[-1].removeprefix(stem)} {near.class_}"
+    return f"{ranges(names)} {near.class_}" if names else "none"
 
 
 def _link(part: Part, on_tree: bool) -> tuple[str, str, str]:
@@ -130,7 +136,8 @@ def _link(part: Part, on_tree: bool) -> tuple[str, str, str]:
         return ("-", "-", "-") if on_tree else ("not on PCI", "-", "-")
     if link.state in (LinkState.FORMAL, LinkState.UNKNOWN) and not link.now:
         return "?" if link.state is LinkState.UNKNOWN else "-", "-", _rate(link)
-    return link.now or link.what, link.most or link.what, _rate(link)
+    # Without a blank the table of a faulty node fits 80 columns.
+    return (link.now or link.what).replace("gen ", "gen"), (link.most or link.what).replace("gen ", "gen"), _rate(link)
 
 
 def _rate(link: Link) -> str:

@@ -62,7 +62,7 @@ def warm_child(engine: str) -> Child | None:
 
 
 def quiet_limit_s(budget: str, rows: tuple[CollectiveRow, ...], *, joined: bool) -> float:
-    """Return after how many seconds without a word ranks that have met are taken for hung.
+    """Return after how many seconds without a message ranks that have met are considered hung.
 
     A quick run that hangs should be reported soon: 20 s, or five times what the longest sweep is to take in all. NCCL,
     whose first call on many GPUs takes its time, and ranks of a launcher, of other nodes too, get the usual limit.

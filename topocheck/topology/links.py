@@ -133,7 +133,7 @@ def is_emulated(device: PciDevice) -> bool:
 def is_made_up(device: PciDevice, now: LinkState) -> bool:
     """Tell whether a link reads as a strap value: the outer level of a two-level switch that claims gen 1 or 2.
 
-    A public NCCL dump of a healthy H100 machine has all its outer ports at 5.0 GT/s x16, 8 GB/s, where its keeper
+    A public NCCL dump of a healthy H100 machine has all its outer ports at 5.0 GT/s x16, 8 GB/s, where its owner
     requires 52 GB/s of the GPUs below (oracle-quickstart/oci-hpc samples/gpu/H100-topology.xml).
     """
     return _switch_kind(device) == "two_level_outer" and (generation(now.speed_gt_s) or 9) <= 2

@@ -35,7 +35,7 @@ def sources_differ(context: Context) -> Iterator[Finding]:
     """
     made = context.node.made_from
     if made is None:
-        raise not_applicable("the facts are of one recording, or of the machine itself")
+        raise not_applicable("the facts are of one snapshot, or of the machine itself")
     for d in made.differ[:MAX_TOLD]:
         yield Finding(
             id="consistency.sources-differ",

@@ -108,7 +108,7 @@ def visible_devices(context: Context) -> Iterator[Finding]:
         index names a GPU that MIG splits.
 
     Why it matters:
-        An entry that CUDA does not understand hides itself and every entry after it, without a word: `0,7,1` on two
+        An entry that CUDA does not understand hides itself and every entry after it, silently: `0,7,1` on two
         GPUs leaves one. An entry that stands twice makes CUDA fail. An empty value hides all GPUs.
 
     Fix:

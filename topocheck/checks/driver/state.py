@@ -58,7 +58,7 @@ def no_gpu(c: Context) -> Iterator[Finding]:
         state=State.NOTE,
         subject="node",
         title="no GPU found, GPU checks did not run",
-        consequence="none on a node without GPUs",
+        consequence="none, if this node should have no GPU",
         evidence=(Evidence("/sys/bus/pci/devices", seen), Evidence("NVML", c.node.nvml.error or "lists no GPU")),
         rule="a GPU on the PCI bus, or in NVML's list",
         fix="where a GPU is expected: look for it in lspci and in its slot; a policy with the number of GPUs makes its "

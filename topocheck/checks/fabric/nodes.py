@@ -171,7 +171,7 @@ def not_in_dump(context: Context) -> Iterator[Finding]:
     tiers = tiers_in(context)
     joined = joined_in(context)
     if not joined.ports:
-        raise not_applicable("no port of the recordings is in the dump")
+        raise not_applicable("no port of the snapshots is in the dump")
     for p in joined.missing:
         yield Finding(
             state=State.WARN,

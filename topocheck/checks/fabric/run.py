@@ -46,7 +46,7 @@ class JudgedFabric(msgspec.Struct, frozen=True, kw_only=True):
 def joined_in(context: Context) -> Joined:
     """Return what joins the fabric with recordings; a check without any has nothing to judge."""
     if not isinstance(context, FabricContext) or context.joined is None:
-        raise not_applicable("no recordings of nodes were given with the dump; `topocheck fleet --fabric FILE` does")
+        raise not_applicable("no snapshots of nodes were given with the dump; `topocheck fleet --fabric FILE` does")
     return context.joined
 
 

@@ -53,7 +53,7 @@ def shm_small(c: Context) -> Iterator[Finding]:
         `docker run --shm-size=1g` or `--ipc=host`; in Kubernetes an emptyDir with medium Memory at /dev/shm.
 
     Does not apply:
-        With fewer than two GPUs. Where every pair has peer access NCCL hardly needs it, and it is a note.
+        With fewer than two GPUs. Where every pair has peer access NCCL barely uses it, and it is a note.
     """
     total, free = c.node.limits.shm_total_bytes, c.node.limits.shm_free_bytes
     if len(c.topology.gpus) < 2:

@@ -49,7 +49,7 @@ def plugin_missing(c: Context) -> Iterator[Finding]:
         system.
 
     Why it matters:
-        Without its plugin NCCL falls back to TCP sockets without a word at the default log level. Where NCCL_NET names
+        Without its plugin NCCL silently falls back to TCP sockets at the default log level. Where NCCL_NET names
         the plugin's network, init fails.
 
     Fix:

@@ -153,7 +153,7 @@ def value_ignored(c: Context) -> Iterator[Finding]:
         only 1 acts (`NCCL_P2P_DISABLE=2` does nothing), path levels in upper case only, lists of words.
 
     Why it matters:
-        The setting does nothing, or the opposite of what was meant, without a word in the log.
+        The setting does nothing, or the opposite of what was meant, and the log does not say so.
 
     Fix:
         The value NCCL takes for what was meant.

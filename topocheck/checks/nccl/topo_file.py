@@ -43,7 +43,7 @@ def topo_file(c: Context) -> Iterator[Finding]:
         against the machine's.
 
     Why it matters:
-        The file's values win over the machine's without a word. One made for another host, or before a repair, hides
+        The file's values silently win over the machine's. One made for another host, or before a repair, hides
         GPUs, NICs, speeds and NUMA nodes. One that cannot be opened is passed over, and a malformed one ends the init
         of every communicator.
 

@@ -64,7 +64,7 @@ def _left_out(context: Context) -> Iterator[Finding]:
             consequence="what was left out is not judged",
             evidence=(Evidence(subject, words),),
             rule="within the limits of docs/architecture.md, which no known machine reaches",
-            fix="check what lists so many; a driver in trouble may, and a recording from elsewhere may be made up",
+            fix="check what lists so many; a driver in trouble may, and a snapshot from elsewhere may be made up",
         )
 
 

@@ -64,7 +64,7 @@ def port_down(c: Context) -> Iterator[Finding]:
         driver and is not judged.
 
     Why it matters:
-        NCCL leaves out ports that are not active, without a word, and the job has one NIC less than the others.
+        NCCL silently ignores ports that are not active, and the job has one NIC less than the others.
 
     Fix:
         Cable, transceiver, switch port; a subnet manager where the link is up and the port waits in Init.

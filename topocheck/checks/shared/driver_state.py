@@ -16,7 +16,7 @@ _NO_LIBRARY, _NO_BINDING = "libnvidia-ml.so.1 not found", "nvidia-ml-py not inst
 _HANG_S = 5.0
 """Seconds for one answer of a driver; calls take milliseconds, and starting NVML two seconds a GPU."""
 _DEADLINE_MS = 9500.0
-"""A probe of the driver is given 10 s at least; recordings of version 1 tell no more than how long it took."""
+"""A probe of the driver is given 10 s at least; recordings of version 1 hold no more than how long it took."""
 
 
 class Cause(enum.StrEnum):

@@ -126,7 +126,7 @@ def _judge_number(s: NcclSetting, value: str) -> list[SettingProblem]:
         return [
             SettingProblem(
                 kind="not_understood",
-                text=f"{s.name} takes a number; NCCL reads {value!r} as {n} without a word",
+                text=f"{s.name} is a number; NCCL silently reads {value!r} as {n}",
                 fix=fix,
             )
         ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from topocheck.render.differences import field_name, field_value, related, together
 from topocheck.render.fabric import summary
 from topocheck.render.fabric_svg import fabric_svg
 from topocheck.render.fleet import LEFT_OUT, verdict
-from topocheck.render.html.cards import job_cards
+from topocheck.render.html.cards import fleet_cards, job_cards
 from topocheck.render.html.environment import fill
 from topocheck.render.words import STATE_MARKS, plural
 
@@ -28,7 +29,21 @@ def fleet_html(fleet: Fleet, fabric: JudgedFabric | None = None) -> str:
     """
     title = f"{plural(fleet.nodes, 'node')}, {verdict(fleet)}"
     marks = {state.value: mark.upper() for state, mark in STATE_MARKS.items()}
-    values = {"title": title, "names": _names, "left_out": LEFT_OUT, "marks": marks, "limit": MAX_ROWS}
+    values: dict[str, object] = {
+        "title": title,
+        "names": _names,
+        "left_out": LEFT_OUT,
+        "marks": marks,
+        "limit": MAX_ROWS,
+    }
+    values |= {
+        "found": fleet_cards([f for f in fleet.findings if f.state != "note"]),
+        "noted": fleet_cards([f for f in fleet.findings if f.state == "note"]),
+        "together": together,
+        "field_name": field_name,
+        "field_value": field_value,
+        "related": related,
+    }
     return fill("fleet.html", fleet=fleet, job=job_cards(fleet.job), fabric=fabric, **_drawn(fabric), **values)
 
 

@@ -56,7 +56,8 @@ def _size(report: Report) -> int:
 def too_many(report: Report) -> str:
     """Return where the pairs are, in place of the matrices of a node that has too many; empty where it has none."""
     n = _size(report)
-    return f"{n} pairs are too many for a page: topocheck report --format json has all of them." if n else ""
+    pairs = len(report.topology.gpus) > 1 or (report.topology.gpus and report.topology.nics)
+    return f"{n} pairs are too many for a page: topocheck report --format json has all of them." if pairs else ""
 
 
 def matrices(report: Report) -> list[Matrix]:

@@ -68,7 +68,7 @@ def chips(report: Report) -> list[tuple[str, str]]:
         return [("dim", "not checked")]
     if not any(counts[s] for s in order[:3]):
         # Without a GPU nothing that matters here was judged, so nothing is green.
-        out.insert(0, ("ok", "no faults found") if report.topology.gpus else ("note", "no GPU was judged"))
+        out.insert(0, ("ok", "no faults found") if report.topology.gpus else ("note", "no GPU checked"))
     return [*out, ("dim", plural(judged, "check"))]
 
 
@@ -76,7 +76,9 @@ def _none(report: Report) -> str:
     if not report.results:
         return "No check was run."
     if not report.topology.gpus:
-        return "No NVIDIA GPU was found, so the checks of GPUs had nothing to judge."
+        return (
+            "No NVIDIA GPU was found, so GPU checks did not run. If one is expected: lspci -d 10de:, then nvidia-smi."
+        )
     return "The checks found nothing that needs attention."
 
 

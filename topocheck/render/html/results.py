@@ -12,6 +12,7 @@ from topocheck.model.units import size_text
 from topocheck.picture.chart import Chart, Curve, Plotted, Point, plot
 from topocheck.render import bw, fleet, scale
 from topocheck.render.bw_curves import collective_sweeps, copy_sweeps
+from topocheck.render.differences import together
 from topocheck.render.html.blocks import BlockPage, sections
 from topocheck.render.html.cards import cards, job_cards, node_cards
 from topocheck.render.html.environment import fill
@@ -33,6 +34,7 @@ def bw_html(report: BandwidthReport, *, verbose: bool = False) -> str:
     bw.paint(report, page, verbose=verbose)
     facts = report.run.machine
     rows = report.run.measurements
+    made = sections(page.blocks, "Bandwidth", unfold=True)
     matrices: list[Matrix] = []
     for m in bw.pair_matrices(rows):
         rates = {k: x.median for k, x in m.cells.items()}
@@ -48,7 +50,8 @@ def bw_html(report: BandwidthReport, *, verbose: bool = False) -> str:
         notes=cards([f for f in report.findings if f.state is State.NOTE]),
         matrices=matrices,
         charts=_sweep_charts(rows),
-        sections=sections(page.blocks, "Bandwidth", unfold=True),
+        answer=[s for s in made if s.title == "Result"],
+        sections=[s for s in made if s.title not in ("Result", "Findings", "Notes")],
     )
 
 
@@ -70,10 +73,23 @@ def _sweep_charts(rows: Sequence[Measurement]) -> list[Plotted]:
     for name, found in collective_sweeps(rows).items():
         if len(found) > 1:
             groups.setdefault(name.split(" ")[0], []).append(_curve(name, found, "GB/s busbw"))
-    for name, made in groups.items():
-        charts.append(Chart(title=f"{name} by size", x_label="bytes", y_label="busbw GB/s", curves=tuple(made)))
+    for name, swept in groups.items():
+        shared, made = _without_shared_words(swept)
+        charts.append(
+            Chart(title=shared or f"{name} by size", x_label="bytes", y_label="busbw GB/s", curves=tuple(made))
+        )
     hollow = f"hollow: disturbed, or spread over more than {100 * UNSTABLE:.0f} % of the median"
     return [plot(_with(c, hollow), lambda b: size_text(int(b))) for c in charts]
+
+
+def _without_shared_words(curves: Sequence[Curve]) -> tuple[str, list[Curve]]:
+    """Return what the names of curves have in common, and the curves by the rest: a legend has little room."""
+    names = [c.name.split(", ") for c in curves]
+    common = [w for w in names[0] if all(w in n for n in names)]
+    rest = [", ".join(w for w in n if w not in common) for n in names]
+    if not all(rest):
+        return "", list(curves)
+    return ", ".join(common), [Curve(name=r, points=c.points) for r, c in zip(rest, curves, strict=True)]
 
 
 def _with(chart: Chart, hollow: str) -> Chart:
@@ -113,6 +129,7 @@ def prediction_html(p: Prediction, labels: dict[int, str], *, why: bool = False)
     """Return what NCCL will do as a page: bandwidth and transport of all pairs of ranks as heat maps."""
     page = BlockPage()
     paint_prediction(p, labels, page, why=why)
+    made = sections(page.blocks, "Prediction", unfold=True)
     names = {r.rank: f"{r.rank} {labels.get(r.rank, '')}".strip() for r in p.ranks}
     order = [names[r.rank] for r in p.ranks]
     pairs = {(names[x.from_rank], names[x.to_rank]): x for x in p.pairs if {x.from_rank, x.to_rank} <= names.keys()}
@@ -141,7 +158,8 @@ def prediction_html(p: Prediction, labels: dict[int, str], *, why: bool = False)
             *rated("Path type and GB/s", shaded, rates, rows=order, columns=order, words=routed),
         ],
         charts=[],
-        sections=sections(page.blocks, "Prediction", unfold=True),
+        answer=made[:1],
+        sections=made[1:],
     )
 
 
@@ -155,7 +173,7 @@ def diff_html(
     """Return the differences between two nodes as a page."""
     page = BlockPage()
     fleet.paint_differences(differences, mine, reference, page)
-    real = sum(d.comparable for d in differences)
+    real = len(together([d for d in differences if d.comparable]))
     return fill(
         "results.html",
         title=f"{reference} and {mine}",

@@ -99,7 +99,7 @@ def failure_text(
     failed = [s.failed for r, s in states.items() if r not in left and not s.finished]
     if left and failed and all(map(lost, failed)):
         return f"{_named(left, states)} did not come; the others waited in vain", SILENT_STEP
-    # Where the others complain of a lost connection, the one that went without a word is the cause.
+    # Where the others complain of a lost connection, the one that left without a message is the cause.
     gone = any(w in s.failed.lower() for s in states.values() for w in ("closed", "reset", "remote", "peer"))
     silent = [(r, s) for r, s in sorted(states.items()) if not s.failed and not s.finished]
     if gone and silent:
