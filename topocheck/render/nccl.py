@@ -259,7 +259,7 @@ def log_text(log: NcclLog, comparison: LogComparison | None, style: Style) -> st
     """Return what a log says, its failures with their causes, and where it parts from the prediction."""
     page = Page(style)
     versions = ", ".join(log.versions) or "version not stated"
-    lines = f"{log.nccl_lines} of {log.lines} lines are {log.library}'s"
+    lines = f"{log.nccl_lines} of {log.lines} lines from {log.library}"
     page.line((f"{log.library} {name_text(versions)}: {lines}", "bold"))
     _log_facts(page, log)
     _log_failures(page, log)
