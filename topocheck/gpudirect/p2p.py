@@ -152,7 +152,7 @@ def _permission(g: Ground, a: Gpu, b: Gpu, codes: dict[str, str]) -> list[Reason
 
 
 def _by_code(codes: dict[str, str], quoted: dict[str, tuple[Evidence, ...]]) -> list[ReasonStep]:
-    """Spell out NVML's codes; a code that it gives for reads and writes is told once."""
+    """Spell out NVML's codes; a code that it gives for reads and writes is reported once."""
     steps = []
     for code in dict.fromkeys(codes.values()):
         kinds = [k for k, c in codes.items() if c == code]
