@@ -54,8 +54,8 @@ def placement(
 ) -> None:
     """Show where the ranks of a job run, what is wrong in it, and a better order and binding.
 
-    Started by srun, mpirun or torchrun, each rank reads its own placement and rank 0 prints the table of all. Exits 1 where
-    something is wrong.
+    Started by srun, mpirun or torchrun, each rank reads its own placement and rank 0 prints the table of all. Exits 1
+    where something is wrong.
     """
     from topocheck.placement import launch
     from topocheck.placement.plan import plan
