@@ -21,6 +21,7 @@ HOST = "hgx-h100-cx7"
 GIVEN = {
     "report": f"report --from {SNAP}",
     "check": f"check --from {SNAP}",
+    "bw": f"bw --plan --quick --from {SNAP}",
     "nccl env": f"nccl env --from {SNAP}",
     "nccl predict": f"nccl predict --from {SNAP}",
     "fleet": f"fleet {SNAP} tests/recordings/h100_x2_vm.snap",

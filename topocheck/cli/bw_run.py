@@ -63,6 +63,7 @@ def plan(options: Options, world: World | None, show: Show, snapshot: common.Giv
     from topocheck.bandwidth.reach import gpus_of, reaches
     from topocheck.checks.bw.nccl_bound import nccl_bounds
     from topocheck.render.bw_plan import plan_json, plan_page
+    from topocheck.tests_live.run import machine_facts
 
     node, topology = _look(snapshot)
     made = _plan(node, topology, options, world, live=not snapshot)
@@ -72,7 +73,7 @@ def plan(options: Options, world: World | None, show: Show, snapshot: common.Giv
         members = tuple(g.address for g in topology.gpus if g.address in used)
         bounds = nccl_bounds(node, topology, members, None) if len(members) > 1 else {}
         if show.format_ == "json":
-            text = plan_json(made, expected, bounds)
+            text = plan_json(made, expected, bounds, machine_facts(node))
         else:
             text = plan_page(made, expected, bounds, common.style(show.output, show.no_color, show.width))
         common.emit(text, show.output)

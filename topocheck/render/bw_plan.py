@@ -89,11 +89,17 @@ def _ends(r: Reach, every: Sequence[Reach]) -> str:
     return ", ".join(pairs[:_NAMED]) + (f" and {len(pairs) - _NAMED} more" if len(pairs) > _NAMED else "")
 
 
-def plan_json(plan: Plan, expected: Sequence[Reach], bounds: Mapping[Collective, Bound]) -> str:
-    """Return the plan as JSON: every row with its estimate in seconds, what is left out, what should be reached."""
+def plan_json(
+    plan: Plan, expected: Sequence[Reach], bounds: Mapping[Collective, Bound], machine: Mapping[str, str]
+) -> str:
+    """Return the plan as JSON: every row with its estimate in seconds, what is left out, what should be reached.
+
+    `machine` is that of a run's document (tests_live/run.py, machine_facts).
+    """
     document = {
         "schema_version": SCHEMA_VERSION,
         "topocheck_version": topocheck.__version__,
+        "machine": machine,
         "budget": plan.budget,
         "estimate_s": round(plan.estimate_s, 1),
         "copies": plan.copies,
