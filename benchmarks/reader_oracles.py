@@ -55,7 +55,6 @@ def ours(node: Node, matrix: Facts) -> Facts:
             out |= {(f"GPU{g.index}", k): v for k, v in known.items()}
         out |= {(f"GPU{g.index}", f"link {k.link}"): k.speed_mb_s for k in g.nvlinks if told(k.speed_mb_s)}
     for r in node.net.rdma if told(node.net.rdma) else ():
-        out[r.name, "listed"] = True
         out |= {(r.name, k): v for k, v in (("guid", r.node_guid), ("firmware", r.firmware)) if told(v)}
         for p in r.ports:
             names = {"state": p.state, "rate": p.rate_gbit_s, "layer": p.link_layer, "lid": p.lid}
@@ -376,7 +375,9 @@ def compared(file: Path, oracle: Callable[[Any], Facts]) -> tuple[int, list[str]
         unlisted = {k[0] for k in got} - devices
         wrong += [f"{file.name}: {a} is not in it" for a in unlisted if re.search(r":..\.|^GPU", a)]
     told_by_both = [k for k in want if k in got]
-    listed = [k for k in want if k[1] == "listed" and any(g[0].partition("/")[0] == k[0] for g in got)]
+    named = {k[0].partition("/")[0] for k in got}
+    named |= {d.name for d in report.node.net.rdma} if told(report.node.net.rdma) else set()
+    listed = [k for k in want if k[1] == "listed" and k[0] in named]
     right = len(told_by_both) + len(listed) - len([w for w in wrong if " for " in w])
     return right, wrong, len(want) - len(told_by_both) - len(listed)
 
