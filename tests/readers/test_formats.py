@@ -74,6 +74,12 @@ def test_env() -> None:
     assert "AWS" not in repr(settings)
 
 
+def test_exports_of_a_script() -> None:
+    text = 'export PATH=/bin\nexport NCCL_P2P_LEVEL=SYS   # all pairs\nexport NCCL_IB_HCA="mlx5_0,mlx5_1"\n'
+    settings = read(text).settings
+    assert {s.name: s.value for s in settings.nccl} == {"NCCL_P2P_LEVEL": "SYS", "NCCL_IB_HCA": "mlx5_0,mlx5_1"}
+
+
 def test_lscpu() -> None:
     text = (
         "Architecture:        x86_64\nCPU op-mode(s):      32-bit, 64-bit\nByte Order:          Little Endian\n"

@@ -31,6 +31,8 @@ def read(text: str) -> Answers:
             value = m[2]
             if line.startswith(("declare -x ", "export ")) and len(value) > 1 and value[0] == value[-1] == '"':
                 value = value[1:-1]
+            elif line.startswith("export "):  # a line of a script: a blank ends the word, and a comment may follow
+                value = value.split(None, 1)[0] if value.strip() else ""
             variables.setdefault(m[1], value)
             first = first or number
     found.put(first or 1, variables, "environ")
