@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 
 from tests.cli.commands import run
 from tests.support.snapshots import write_snapshot
+from topocheck.cli import common
 from topocheck.cli.check import CheckCommand
 from topocheck.cli.check import check as check_command
 from topocheck.cli.main import main
+from topocheck.model.base import InputError
 from topocheck.policy.types import Expect
 
 VARIABLES = ("SLURM_JOB_GPUS", "SLURM_SCRIPT_CONTEXT", "TOPOCHECK_POLICY", "NO_COLOR")
@@ -407,3 +409,17 @@ def test_pairs_of_one_finding_are_counted(tmp_path: Path) -> None:
     assert "policy.p2p-missing  GPU0 -> GPU1, GPU0 -> GPU2, GPU0 -> GPU3 and 53 more" in ran.out.replace(
         "\n        ", " "
     )
+
+
+def test_checks_are_listed_by_comma_or_by_repeating() -> None:
+    snap = Path(__file__).parents[2] / "docs/examples/half_width.snap"
+    once = run(check_command, "--from", snap, "--only", "pcie.link-width, rdma.counters")
+    assert once == run(check_command, "--from", snap, "--only", "pcie.link-width", "--only", "rdma.counters")
+    assert once.code == 1
+    wrong = run(check_command, "--from", snap, "--only", "pcie.link-width,,")
+    assert wrong.code == 2
+
+
+def test_a_wrong_choice_names_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"--format 'jsn': expected one of text, json; did you mean json\?"):
+        common.choose("jsn", ("text", "json"), "--format")

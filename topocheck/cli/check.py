@@ -43,9 +43,11 @@ class CheckCommand(typer.core.TyperCommand):
 def check(
     from_: common.From = None,
     only: Annotated[
-        OptionalList, typer.Option("--only", help="Only this check or area (pcie.*); may be repeated.")
+        OptionalList, typer.Option("--only", help="Only these checks or areas (pcie.*), by comma or repeated.")
     ] = None,
-    skip: Annotated[OptionalList, typer.Option("--skip", help="Not this check or area; may be repeated.")] = None,
+    skip: Annotated[
+        OptionalList, typer.Option("--skip", help="Not these checks or areas, by comma or repeated.")
+    ] = None,
     gpus: Annotated[
         OptionalText,
         typer.Option("--gpus", help="Judge only these GPUs: indexes, UUIDs or PCI addresses, comma separated."),
@@ -109,8 +111,8 @@ def check(
             raise InputError(f"--budget {budget:g}: expected seconds above 0")
         asked = check_input.Asked(
             recording=tuple(from_ or ()),
-            only=tuple(map(common.current_check, only or ())),
-            skip=tuple(map(common.current_check, skip or ())),
+            only=tuple(map(common.current_check, common.by_comma(only))),
+            skip=tuple(map(common.current_check, common.by_comma(skip))),
             gpus=gpus,
             scope=check_input.scope_of(scope, format_),
             policy_file=policy_file,

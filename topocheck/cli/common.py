@@ -162,12 +162,21 @@ def choose(value: str, allowed: tuple[Choice, ...], option: str) -> Choice:
     """Return the one of `allowed` that `value` is.
 
     Raises:
-        InputError: it is not; names what is.
+        InputError: it is not; names what is, and the nearest of it.
     """
     found = next((a for a in allowed if a == value), None)
     if found is None:
-        raise InputError(f"{option} {value!r}: expected one of {', '.join(allowed)}")
+        from difflib import get_close_matches
+
+        near = get_close_matches(value[:100], allowed, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"{option} {value!r:.60}: expected one of {', '.join(allowed)}{hint}")
     return found
+
+
+def by_comma(values: Sequence[str] | None) -> list[str]:
+    """Return the values of an option that may be repeated, where one may also be a list by comma."""
+    return [part.strip() for v in values or () for part in v.split(",")]
 
 
 def on_terminal() -> bool:

@@ -34,7 +34,7 @@ def report(
     output: common.Output = None,
     section: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option("--section", help=f"Only this section; may be repeated: {', '.join(SECTIONS)}."),
+        typer.Option("--section", help=f"Only these sections, by comma or repeated: {', '.join(SECTIONS)}."),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every section, not the first screen alone.")] = False,
     cross_check: Annotated[
@@ -55,7 +55,8 @@ def report(
     Needs no root and no GPU; names what only root can read. Exits 0 once it has printed a report.
     """
     common.choose(format_, FORMATS, "--format")
-    for s in section or ():
+    section = common.by_comma(section)
+    for s in section:
         common.choose(s, SECTIONS, "--section")
     common.deadline(deadline)
     if section and format_ in ("html", "svg"):
