@@ -178,7 +178,7 @@ LABS = (
                     Column(key="staleness", title="staleness", about="mean updates by others between pull and push"),
                     Column(key="most_stale", title="most"),
                 ),
-                curves=(CurveSpec(x="workers", y=("measured", "predicted"), by=("scheme", "ps")),),
+                curves=(CurveSpec(x="workers", y=("measured", "predicted"), by=("scheme", "ps"), log=True),),
             ),
             LINK,
         ),
