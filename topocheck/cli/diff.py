@@ -17,7 +17,12 @@ FORMATS = ("text", "json", "html")
 
 
 def diff(
-    first: Annotated[Path, typer.Argument(metavar="A", help="Report or snapshot: the baseline.")],
+    first: Annotated[
+        Path,
+        typer.Argument(
+            metavar="A", help="Report, snapshot, or a file, folder or archive that --from takes: the baseline."
+        ),
+    ],
     second: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
         typer.Argument(metavar="[B]", help="Report or snapshot; default: this machine."),

@@ -22,7 +22,10 @@ FORMATS = ("text", "json", "html", "csv")
 def fleet(
     paths: Annotated[
         list[str],
-        typer.Argument(help="Reports (--format json, gzip'd or not) and snapshots: files, folders, patterns."),
+        typer.Argument(
+            help="Reports (--format json, gzip'd or not), snapshots, and what --from takes: files, folders, archives, "
+            "patterns."
+        ),
     ],
     against: Annotated[
         Optional[str],  # noqa: UP045 - typer reads the annotation at run time

@@ -23,4 +23,7 @@ def readers() -> tuple[Reader, ...]:
 
 def understood() -> str:
     """Return what is understood, on one line."""
-    return ", ".join(["a snapshot of topocheck", *(r.name for r in readers())]) + "; gzip'd, or in a tar archive"
+    return (
+        ", ".join(["a snapshot of topocheck", *(r.name for r in readers())])
+        + "; gzip'd, in a folder, or in a tar or zip archive"
+    )
