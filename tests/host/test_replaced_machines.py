@@ -18,7 +18,19 @@ from topocheck.probes.registry import PROBES
 from topocheck.topology.build import build
 
 IDENTIFIERS = {
-    *("uuid", "serial", "boot_id", "hostname", "ip_addresses", "node_guid", "sys_image_guid", "gid", "netdev_address"),
+    *(
+        "uuid",
+        "serial",
+        "boot_id",
+        "hostname",
+        "ip_addresses",
+        "destination",
+        "gateway",
+        "node_guid",
+        "sys_image_guid",
+        "gid",
+        "netdev_address",
+    ),
     *("DeviceGetUUID", "DeviceGetUuid", "DeviceGetSerial", "DeviceGetGpuFabricInfoV", "fabric_cluster_uuid"),
     *("/proc/sys/kernel/hostname", "/proc/sys/kernel/random/boot_id"),
     *("DeviceGetMigDeviceHandleByIndex", "SLURMD_NODENAME", "MASTER_ADDR"),
