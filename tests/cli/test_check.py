@@ -423,3 +423,16 @@ def test_checks_are_listed_by_comma_or_by_repeating() -> None:
 def test_a_wrong_choice_names_the_nearest() -> None:
     with pytest.raises(InputError, match=r"--format 'jsn': expected one of text, json; did you mean json\?"):
         common.choose("jsn", ("text", "json"), "--format")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--budget", "0.01"), "--budget 0.01: no check could be evaluated in that time; expected at least 1 s"),
+        (("--budget", "5", "--from", "x.snap"), "--budget limits how long this machine is asked"),
+    ],
+)
+def test_a_budget_that_cuts_everything_or_nothing_is_refused(args: tuple[str, ...], words: str) -> None:
+    said = run(check_command, *args)
+    assert said.code == 2
+    assert words in said.error

@@ -35,3 +35,18 @@ def test_full_disk_is_one_line(command, code):
     assert said.returncode == code
     assert said.stderr.count(b"\n") == 1
     assert b"No space left on device" in said.stderr
+
+
+@pytest.mark.parametrize("command", [["report"], ["check"], ["placement"], ["nccl", "predict"]])
+@pytest.mark.parametrize(("where", "words"), [("nowhere/x", "there is no folder nowhere"), ("", "the name of a file")])
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(
+    command: list[str], where: str, words: str
+) -> None:
+    said = subprocess.run(
+        [sys.executable, "-P", "-m", "topocheck", *command, "--from", "/no/such/snapshot", "-o", where],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 2
+    assert words in said.stderr

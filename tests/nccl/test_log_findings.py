@@ -135,3 +135,31 @@ def test_code_for_the_gpu_that_a_build_cannot_hold() -> None:
     assert "sm_120" in f.title
     assert "12.8" in f.fix
     assert build_findings(read_text(TWO_RANKS), gpus) == ()
+
+
+P2P_OFF = (
+    "P2P is disabled between {}connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1."
+)
+
+
+@pytest.mark.parametrize("level", ["INFO", "WARN"])
+@pytest.mark.parametrize("kind", ["", "NVLINK "])
+def test_p2p_that_nvml_does_not_permit(level: str, kind: str) -> None:
+    # NCCL's src/graph/paths.cc, ncclTopoCheckP2p
+    text = f"n1:1:1 [0] NCCL {level} {P2P_OFF.format(kind)}\n"
+    (f,) = read_text(text).findings
+    assert (f.id, f.state, f.line) == ("p2p-disabled", "warn", 1)
+    assert found("n1:1:1 [0] NCCL INFO P2P Chunksize set to 131072\n") == {}
+
+
+def test_rdma_that_a_setting_turns_off() -> None:
+    line = "n1:1:1 [0] NCCL INFO NCCL_IB_DISABLE set by environment to {}.\n"
+    assert found(ranks(1, "n1", "n1") + line.format(1)) == {"ib-disabled": "note"}
+    assert found(ranks(1, "n1", "n1") + line.format(0)) == {}
+    sockets = "n1:1:1 [0] NCCL INFO Using network Socket\n"
+    assert "ib-disabled" not in found(ranks(2, "n1", "n2") + sockets + line.format(1))
+
+
+def test_a_warning_without_a_reason_has_no_two_causes_that_contradict() -> None:
+    line = "n1:1:1 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a (size 96)\n"
+    assert [h.id for h in read_text(line).hints] == ["shm_small"]

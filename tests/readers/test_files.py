@@ -21,7 +21,6 @@ from topocheck.model.base import InputError, Missing, known
 from topocheck.pipeline import build_report, read_node
 from topocheck.readers.archive import MAX_ONE_TEXT
 from topocheck.readers.files import read_data, read_files
-from topocheck.readers.registry import readers
 from topocheck.readers.together import joined
 
 LSPCI = """00:00.0 Host bridge [0600]: Intel Corporation Device [8086:09a2] (rev 20)
@@ -202,7 +201,9 @@ def test_the_line_says_what_is_understood(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("nothing\n")
     result = run(report, "--from", str(tmp_path / "x.txt"))
     assert result.code == 2
-    assert all(r.name in result.error for r in readers())
+    assert "docs/readers.md" in result.error
+    assert "nvidia-smi -q" in result.error
+    assert len(result.error) < 400
 
 
 BOMB = '<?xml version="1.0"?><!DOCTYPE topology [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.commands import run
 from topocheck.cli.check import check
 from topocheck.cli.report import report
@@ -106,3 +108,58 @@ def test_a_p2p_matrix_alone_is_one_too(tmp_path: Path) -> None:
 
 def test_xids_of_a_text_of_dmesg_are_judged() -> None:
     assert ("driver.kernel-log-errors", "note") in _of("dmesg.txt", DMESG)
+
+
+NCCL_XML = """\
+<system version="1">
+  <cpu numaid="0" affinity="0000ffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="0000:19:00.0" class="0x030200" vendor="0x10de" device="0x2330">
+      <gpu dev="0" sm="90" rank="0" gdr="1"/>
+    </pci>
+  </cpu>
+</system>
+"""
+IBSTAT = """\
+CA 'mlx5_0'
+\tCA type: MT4129
+\tNumber of ports: 1
+\tPort 1:
+\t\tState: Active
+\t\tPhysical state: LinkUp
+\t\tRate: 400
+\t\tLink layer: InfiniBand
+"""
+
+
+@pytest.mark.parametrize("text", [NCCL_XML, IBSTAT, LSPCI], ids=["nccl-xml", "ibstat", "lspci"])
+def test_what_does_not_tell_what_the_driver_says_is_not_determined(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "given"
+    path.write_text(text)
+    said = run(check, "--from", path)
+    assert said.code == 3
+    assert "probe nvml: not in the given files" in " ".join(said.out.split())
+    assert "no GPU was found" not in said.out
+
+
+def test_a_tree_without_gpus_needs_no_driver(tmp_path: Path) -> None:
+    path = tmp_path / "lspci.txt"
+    path.write_text(
+        LSPCI.replace("NVIDIA Corporation Device 2330", "Matrox Device 0536").replace(
+            "driver in use: nvidia", "driver in use: mgag200"
+        )
+    )
+    assert run(check, "--from", path).code == 0
+
+
+def test_gpus_that_a_file_cannot_name_are_not_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "ibstat.txt"
+    path.write_text(IBSTAT)
+    out = run(report, "--from", path).out
+    assert "not recorded in the given files" in out
+    assert "none found" not in out
+
+
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    path = tmp_path / "ibstat.txt"
+    path.write_text("")
+    assert "is empty; expected a snapshot" in run(check, "--from", path).error

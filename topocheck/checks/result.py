@@ -8,7 +8,7 @@ import msgspec
 
 from topocheck.checks.needs import lost_for, sources_lost
 from topocheck.checks.registry import CHECKS, Check, CheckResult, MissingData, finding_order, worst
-from topocheck.checks.visibility import nvml_silent, pci_hidden
+from topocheck.checks.visibility import driver_untold, nvml_silent, pci_hidden, tree_untold
 from topocheck.model.address import normalize_address
 from topocheck.model.base import Finding, Missing, ProbeStatus, Reason, State, known, small_number
 from topocheck.model.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_UNKNOWN
@@ -50,7 +50,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def no_gpu(node: Node, topology: Topology) -> str:
     """Return why the checks of GPUs did not apply; empty where there are GPUs, or NVML did not answer in time."""
-    if topology.gpus or "NVML" in late_sources(node):
+    if topology.gpus or "NVML" in late_sources(node) or driver_untold(node) is not None:
         return ""
     if n := len(topology.accelerators):
         return f"{n} accelerator{'s' if n > 1 else ''} of another maker, reported and not judged"
@@ -199,7 +199,10 @@ def required_unknown(node: Node, results: Iterable[CheckResult], policy: Policy)
         for name in sorted(required)
         if (p := said.get(name)) is None or p.state in ("failed", "timed_out")
     }
-    for name, why in (("pci", pci_hidden(node)), ("nvml", nvml_silent(node))):
+    for name, why in (
+        ("pci", tree_untold(node) or pci_hidden(node)),
+        ("nvml", driver_untold(node) or nvml_silent(node)),
+    ):
         if why is not None and (name in required or name == "nvml"):
             probes.setdefault(name, why)
     out = [f"probe {name}: {why}" for name, why in probes.items()]

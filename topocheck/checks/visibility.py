@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topocheck.model.base import Missing, Reason, known
+from topocheck.model.base import Missing, Reason, is_lost, known
 from topocheck.model.node import Node
 from topocheck.topology.inventory import by_address, is_nvidia_gpu
 
@@ -54,6 +54,29 @@ def nvml_silent(node: Node) -> str | None:
     # Addresses may come from the driver's files, and a GPU that is called lost was asked and answered for.
     if gpus and not any(g.lost or known(g.uuid) or known(g.name) or known(g.memory_total_bytes) for g in gpus):
         return f"it counts {_gpus(len(gpus))} and reports nothing about any: {gpus[0].uuid}"
+    return None
+
+
+_NOT_GIVEN = "not in the given files"
+
+
+def tree_untold(node: Node) -> str | None:
+    """Return why texts tell no PCI tree; None where they do."""
+    devices = node.pci.devices
+    return _NOT_GIVEN if node.made_from is not None and isinstance(devices, Missing) and is_lost(devices) else None
+
+
+def driver_untold(node: Node) -> str | None:
+    """Return why texts leave open what NVIDIA's driver says of the GPUs; None where they tell, or name no such GPU.
+
+    Of this machine the driver is known to be loaded or not. Texts of other programs rarely tell, and a GPU that
+    nobody asked is not healthy.
+    """
+    gpus, devices = node.nvml.gpus, node.pci.devices
+    if node.made_from is None or not isinstance(gpus, Missing):
+        return None
+    if isinstance(devices, Missing) or any(is_nvidia_gpu(d) for d in by_address(node).values()):
+        return _NOT_GIVEN
     return None
 
 

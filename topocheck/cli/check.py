@@ -25,6 +25,10 @@ OptionalList = Optional[list[str]]  # noqa: UP045
 OptionalText = Optional[str]  # noqa: UP045
 
 
+LEAST_BUDGET_S = 1.0
+"""Within less, nothing of a machine could be read: the driver alone may take as long."""
+
+
 class CheckCommand(typer.core.TyperCommand):
     """The command, with wrong usage told as Nagios wants it where its format is asked for: 2 is CRITICAL there."""
 
@@ -88,7 +92,7 @@ def check(
         str,
         typer.Option("--format", help=f"{', '.join(formats.NAMES)}; --json for json."),
     ] = "text",
-    output: common.Output = None,
+    output: common.UncheckedOutput = None,
     metrics: Annotated[
         OptionalPath,
         typer.Option("--metrics", metavar="FILE", help="Also write the outcome as Prometheus metrics to FILE."),
@@ -107,8 +111,16 @@ def check(
         common.choose(format_, formats.NAMES, "--format")
         common.choose(scope, ("auto", "all", "node", "process"), "--scope")
         common.choose(on_unknown, ("pass", "fail"), "--on-unknown")
+        if not formats.FORMATS[format_].unattended:
+            common.writable(output)
         if budget is not None and not budget > 0:
             raise InputError(f"--budget {budget:g}: expected seconds above 0")
+        if budget is not None and budget < LEAST_BUDGET_S:
+            raise InputError(
+                f"--budget {budget:g}: no check could be evaluated in that time; expected at least {LEAST_BUDGET_S:g} s"
+            )
+        if budget is not None and from_:
+            raise InputError("--budget limits how long this machine is asked; with --from nothing is asked")
         asked = check_input.Asked(
             recording=tuple(from_ or ()),
             only=tuple(map(common.current_check, common.by_comma(only))),

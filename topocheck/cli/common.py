@@ -34,10 +34,25 @@ From = Annotated[
 ]
 Given = Optional[Sequence[Path]]  # noqa: UP045
 """The files of one machine; this machine where there are none."""
+
+
+def writable(path: Optional[Path]) -> Optional[Path]:  # noqa: UP045
+    """Refuse an output file that cannot be written, before the work whose result it is for."""
+    if path is not None:
+        if str(path) == ".":
+            raise InputError("--output: expected the name of a file")
+        check_file(path)
+    return path
+
+
+_OUTPUT = ("--output", "-o")
+_OUTPUT_HELP = "Write to FILE instead of standard output."
 Output = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option("--output", "-o", metavar="FILE", help="Write to FILE instead of standard output."),
+    typer.Option(*_OUTPUT, metavar="FILE", help=_OUTPUT_HELP, callback=writable),
 ]
+UncheckedOutput = Annotated[Optional[Path], typer.Option(*_OUTPUT, metavar="FILE", help=_OUTPUT_HELP)]  # noqa: UP045
+"""As Output, for a command whose exit code must be that of its result wherever that cannot be written."""
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colour, whatever the terminal (also: NO_COLOR=1).")]
 Width = Annotated[int, typer.Option("--width", min=0, help="Columns of text; 0: those of the terminal, or 80.")]
 

@@ -187,7 +187,7 @@ def _machines(file: str, data: bytes | None, policy: Policy | None) -> tuple[lis
     if not facts and not bad and data is not None:
         from topocheck.readers.registry import understood
 
-        raise InputError(f"{file}: nothing in it is understood; expected one of: {understood()}")
+        raise InputError(f"{file}: nothing in it is understood; expected {understood()}")
     return facts, bad
 
 

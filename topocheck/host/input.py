@@ -121,6 +121,15 @@ def too_large(name: str, limit: int, expected: str) -> InputError:
     return InputError(f"{name}: larger than {size}; expected {expected}")
 
 
+def _kind_of(path: str | Path) -> str:
+    """Return what a path is that cannot be opened, in words."""
+    try:
+        kind = stat.S_IFMT(os.stat(path).st_mode)
+    except OSError as e:
+        return f"cannot be read: {e.strerror}"
+    return _KINDS.get(kind, f"cannot be read: {os.strerror(errno.ENXIO)}")
+
+
 def _chunks(
     path: str | Path, name: str, expected: str, end: float | None, *, regular: bool, limit: int | None
 ) -> Iterator[bytes]:
@@ -128,8 +137,10 @@ def _chunks(
         # Not blocking: to open a FIFO, or to read some files of the kernel, would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError as e:
-        why = "is a socket" if e.errno == errno.ENXIO else f"cannot be read: {e.strerror}"
-        raise InputError(f"{name}: {why}" + (f"; expected {expected}" if e.errno == errno.ENXIO else "")) from None
+        # open(2): ENXIO is a socket, or a device that is not there, such as the terminal of a process without one.
+        odd = e.errno == errno.ENXIO
+        why = _kind_of(path) if odd else f"cannot be read: {e.strerror}"
+        raise InputError(f"{name}: {why}" + (f"; expected {expected}" if odd else "")) from None
     except ValueError as e:  # a NUL in the path
         raise InputError(f"{name}: cannot be read: {e}") from None
     try:

@@ -22,8 +22,8 @@ def readers() -> tuple[Reader, ...]:
 
 
 def understood() -> str:
-    """Return what is understood, on one line."""
+    """Return what is understood, on one line: a few of the many, and where all are named."""
     return (
-        ", ".join(["a snapshot of topocheck", *(r.name for r in readers())])
-        + "; gzip'd, in a folder, or in a tar or zip archive"
+        "a snapshot of topocheck, or what one of the programs of docs/readers.md printed (nvidia-smi -q, "
+        "nvidia-smi topo -m, lspci -vvv, ibstat, ...), also gzip'd, in a folder, or in a tar or zip archive"
     )

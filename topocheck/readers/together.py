@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def joined(files: Sequence[tuple[Path, bytes | None]]) -> dict[str, Answer]:
             raise InputError(f"{path}: holds {len(several)} machines ({shown}); topocheck fleet compares them")
         readings = [r for m in of_file for r in m.readings]
         if not readings:
-            raise InputError(f"{path}: nothing in it is understood; expected one of: {understood()}")
+            why = "is empty" if data == b"" or is_empty(path) else "nothing in it is understood"
+            raise InputError(f"{path}: {why}; expected {understood()}")
         found += readings
         named.append(source(name, readings, [u for m in of_file for u in m.unread]))
     return recording(found, named)
@@ -54,6 +56,15 @@ def joined(files: Sequence[tuple[Path, bytes | None]]) -> dict[str, Answer]:
 def source(name: str, readings: Sequence[Reading], unread: Sequence[str] = ()) -> SourceFile:
     """Return what is said of a file: its name and what was recognised in it."""
     return SourceFile(name=name, formats=tuple(dict.fromkeys([*(r.reader for r in readings), *map(_not_read, unread)])))
+
+
+def is_empty(path: Path) -> bool:
+    """Tell whether a path names a regular file without content."""
+    try:
+        status = path.stat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size == 0
 
 
 def _not_read(why: str) -> str:

@@ -208,6 +208,8 @@ def _of_maker(maker: str, product: str) -> str:
 def _gpus(report: Report) -> str:
     topology, nvml = report.topology, report.node.nvml
     if not topology.gpus:
+        if report.node.made_from is not None and not (known(report.node.pci.devices) or known(nvml.gpus)):
+            return "not recorded in the given files"
         if report.node.made_from is not None and report.node.made_from.selection and not topology.accelerators:
             return "none in the given files"
         why = f" ({nvml.error})" if nvml.error and not topology.accelerators else ""

@@ -260,6 +260,9 @@ class FailureFinder:
         table = rows()
         wrong = {x for id_ in explained & table.keys() for x in table[id_].instead_of}
         signs = sorted(self._log.signs.values(), key=lambda s: s.line)
+        at = {(s.id, s.line) for s in signs}
+        # One that stands for another only where its own code is stated: of that nothing is said here.
+        wrong |= {s.id for s in signs for x in table[s.id].instead_of if (x, s.line) in at and x not in wrong}
         return tuple(s for s in signs if s.id in self._loud and s.id not in explained | wrong and s.line not in lines)
 
 

@@ -25,7 +25,17 @@ _NARROW_GB_S = 1.0
 
 def findings_of(log: NcclLog) -> tuple[LogFinding, ...]:
     """Return what a log that was read to its end shows beside failures."""
-    rules = (_networks_differ, _plugin_lost, _provider, _sockets, _one_gpu_each, _network_inside, _narrow_links)
+    rules = (
+        _networks_differ,
+        _plugin_lost,
+        _provider,
+        _sockets,
+        _ib_off,
+        _p2p_off,
+        _one_gpu_each,
+        _network_inside,
+        _narrow_links,
+    )
     return tuple(f for rule in rules for f in rule(log))
 
 
@@ -126,6 +136,32 @@ def _sockets(log: NcclLog) -> Iterator[LogFinding]:
         fix=f"unset {off[0].partition('=')[0]} if the nodes have RDMA NICs" if off else fix,
         line=absent.line if absent else 0,
     )
+
+
+def _ib_off(log: NcclLog) -> Iterator[LogFinding]:
+    if "1" in log.settings.get("NCCL_IB_DISABLE", []) and not any(_sockets(log)):
+        yield LogFinding(
+            id="ib-disabled",
+            state="note",
+            title="NCCL_IB_DISABLE=1: NCCL does not use the RDMA NICs",
+            evidence="NCCL_IB_DISABLE=1",
+            consequence="traffic between nodes goes over TCP sockets, without GPUDirect RDMA",
+            fix="unset NCCL_IB_DISABLE if the nodes have RDMA NICs",
+        )
+
+
+def _p2p_off(log: NcclLog) -> Iterator[LogFinding]:
+    sign = log.signs.get("p2p_disabled")
+    if sign is not None and sign.id not in _explained(log):
+        yield LogFinding(
+            id="p2p-disabled",
+            state="warn",
+            title="P2P is disabled between GPUs that are connected",
+            evidence=sign.text,
+            consequence=sign.cause,
+            fix=sign.next,
+            line=sign.line,
+        )
 
 
 def _same_host(log: NcclLog, pair: LogPair) -> bool:
