@@ -61,7 +61,7 @@ _NOT_GIVEN = "not in the given files"
 
 
 def tree_untold(node: Node) -> str | None:
-    """Return why texts tell no PCI tree; None where they do."""
+    """Return why texts hold no PCI tree; None where they do."""
     devices = node.pci.devices
     return _NOT_GIVEN if node.made_from is not None and isinstance(devices, Missing) and is_lost(devices) else None
 

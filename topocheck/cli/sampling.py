@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from topocheck.pipeline import Report
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-FULL_S = 10.0
-"""Counters that cost much (AER, errors of NVLinks and ports) are read so often, and in the first and last sample."""
+FULL_S = 30.0
+"""Counters that cost much (AER, errors of NVLinks and ports) are read so often, and in the first and last sample: on an
+H200 of 18 NVLinks they take 10 ms of a core, all else 0.5 ms (docs/watch.md)."""
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 3600.0
 
 
