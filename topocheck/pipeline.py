@@ -118,7 +118,9 @@ def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Ch
         if (matrix := node.smi_topo.matrix) is not None:
             results, findings = _with_rules_of(matrix, results, findings)
             if not topology.gpus:
+                unplaced = topology.unplaced_nics
                 topology, gpudirect = _of_matrix(matrix)
+                topology = msgspec.structs.replace(topology, unplaced_nics=unplaced)
 
         places = Places(node, node.made_from)
         gpudirect, findings = places.within(gpudirect), places.within(findings)

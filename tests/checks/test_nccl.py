@@ -161,6 +161,17 @@ def test_a_file_that_nobody_could_look_at_is_unknown(answer: HostError) -> None:
     assert (f.state, f.fix) == (State.UNKNOWN, None)
 
 
+@pytest.mark.parametrize(("environment", "warned"), [({"NCCL_CONF_FILE": "/x.conf"}, ["/x.conf"]), ({}, [])])
+def test_a_settings_file_that_is_named_and_not_there_warns(environment: dict[str, str], warned: list[str]) -> None:
+    """~/.nccl.conf and /etc/nccl.conf need not be there; what NCCL_CONF_FILE names should."""
+    absent = HostError(Reason.ABSENT, "ENOENT")
+    conf = dict.fromkeys(("conf:/x.conf", "conf:/home/u/.nccl.conf", "conf:/etc/nccl.conf"), absent)
+    settings = read(host_of({"environ:": environment, "process:": {"home": "/home/u"}, **conf}))
+    found = findings("nccl.conf-shadowed", with_node(healthy(HGX), settings=settings))
+    assert [f.subject for f in found] == warned
+    assert all("there is no such file" in f.title and "unset NCCL_CONF_FILE" in str(f.fix) for f in found)
+
+
 def test_a_settings_file_that_is_none_warns() -> None:
     folder = HostError(Reason.UNSUPPORTED, "EISDIR")
     settings = read(host_of({"environ:": {}, "process:": {"home": ""}, "conf:/etc/nccl.conf": folder}))

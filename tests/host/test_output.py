@@ -26,7 +26,7 @@ from topocheck.cli.emit import emit
 from topocheck.cli.report import report
 from topocheck.cli.snapshot import save
 from topocheck.host import output
-from topocheck.host.output import OutputError, write_file
+from topocheck.host.output import GrowingFile, OutputError, write_file
 from topocheck.model.base import InputError
 
 SNAPSHOT = str(Path(__file__).parents[1] / "recordings" / "h100_x2_vm.snap")
@@ -99,6 +99,20 @@ def test_a_fifo_without_a_reader_does_not_hang(tmp_path: Path, command: tuple[st
     assert (said.returncode, said.stdout) == (2, b"")
     assert said.stderr.count(b"\n") == 1
     assert b"no process reads from it" in said.stderr
+
+
+def test_a_recording_to_a_fifo_needs_its_reader_and_leaves_the_fifo(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with pytest.raises(OutputError, match="no process reads from it; start its reader first"):
+        GrowingFile(fifo)
+    end = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    growing = GrowingFile(fifo)
+    growing.write(b"one\n")
+    growing.close()
+    assert os.read(end, 9) == b"one\n"
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    os.close(end)
 
 
 def test_a_reader_that_takes_nothing_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from tests.cli.commands import run
 from topocheck.cli.check import check
 from topocheck.cli.report import report
 from topocheck.host.base import Host, RecordedBackend
-from topocheck.pipeline import build_report
+from topocheck.pipeline import Report, build_report
 from topocheck.readers.files import read_data
 
 LSPCI = """\
@@ -163,3 +163,51 @@ def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
     path = tmp_path / "ibstat.txt"
     path.write_text("")
     assert "is empty; expected a snapshot" in run(check, "--from", path).error
+
+
+def _port(n: int, state: str, physical: str) -> str:
+    return (
+        IBSTAT.replace("mlx5_0", f"mlx5_{n}")
+        .replace("Active", state)
+        .replace("LinkUp", physical)
+        .replace("\tPort 1", f"\tSystem image GUID: 0xa088c2030{n:07x}\n\tPort 1")
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "physical", "found"),
+    [
+        ("Down", "Polling", ("warn", "is down (DOWN, Polling): no signal from the other end; of the other")),
+        ("Down", "Disabled", ("note", "is down (DOWN, Disabled): it is switched off")),
+        ("Initializing", "LinkUp", ("warn", "is down (INIT, LinkUp): the link is up, and no subnet manager")),
+        ("Active", "LinkUp", None),
+    ],
+)
+def test_ports_of_ibstat_alone_are_shown_and_judged(
+    state: str, physical: str, found: tuple[str, str] | None, tmp_path: Path
+) -> None:
+    """Seven cards, of which the last has a port in some state; no text tells the PCI functions."""
+    path = tmp_path / "ibstat.txt"
+    path.write_text("".join(_port(n, "Active", "LinkUp") for n in range(6)) + _port(6, state, physical))
+    down = [f for f in _report(path.read_text()).findings if f.id == "rdma.port-down"]
+    assert [(f.state.value, f.subject) for f in down] == ([(found[0], "mlx5_6 port 1")] if found else [])
+    assert found is None or found[1] in down[0].title
+    shown = run(report, "--from", path, "--section", "nics").out
+    assert ("mlx5_0-mlx5_5  MT4129" if found else "mlx5_0-mlx5_6  MT4129") in shown
+    assert "PCI address not known" in shown
+
+
+def test_two_functions_of_one_card_are_no_siblings_of_each_other() -> None:
+    """A card's second port that nobody cabled: the functions of a card have one system image (IBTA 14.2.5.3)."""
+    texts = []
+    for card in range(4):
+        for function, state in ((0, ("Active", "LinkUp")), (1, ("Down", "Polling"))):
+            guid = f"System image GUID: 0xa088c2030{card:07x}"
+            text = _port(2 * card + function, *state)
+            texts.append(text.replace(f"System image GUID: 0xa088c2030{2 * card + function:07x}", guid))
+    states = {f.state.value for f in _report("".join(texts)).findings if f.id == "rdma.port-down"}
+    assert states == {"note"}
+
+
+def _report(text: str) -> Report:
+    return build_report(Host(RecordedBackend(read_data("ibstat.txt", text.encode()).answers)))

@@ -47,6 +47,7 @@ def env(
     width: common.Width = 0,
 ) -> None:
     """Show the NCCL settings in force here, where each comes from and what it does; or explain one, set or not."""
+    from topocheck.checks.shared.settings import misread_files, misread_text
     from topocheck.knowledge import nccl
     from topocheck.nccl.predict.report import version_note
     from topocheck.nccl.rules.values import judge_setting
@@ -67,13 +68,15 @@ def env(
         common.emit(given.json_text({"settings": known}) if format_ == "json" else listing)
         return
     node, _ = given.load(from_)
-    of_host = {"hostname": node.system.hostname if isinstance(node.system.hostname, str) else None}
+    of_host: dict[str, object] = {"hostname": node.system.hostname if isinstance(node.system.hostname, str) else None}
     version = given.version_of(nccl_version, node)
     judged = {
         "nccl_version": ".".join(map(str, version)),
         "version_note": version_note(node, nccl_version),
         "table_version": nccl.TABLE_VERSION,
     }
+    files = {path: misread_text(said) for path, said in misread_files(node.settings).items()}
+    of_host["conf_files"] = [{"path": path, "problem": problem} for path, problem in files.items()]
     found = [
         (s, nccl.lookup(s.name), nccl.default_in(s.name, version), judge_setting(s.name, s.value, version))
         for s in node.settings.nccl
@@ -88,11 +91,11 @@ def env(
             text = given.json_text({**of_host, "setting": wanted, "default": default, "here": entries, **judged})
         else:
             here = [(s, problems) for s, _, _, problems in found]
-            text = render.setting_text(wanted, default, nccl.default_history(wanted.name), here, judged, style)
+            text = render.setting_text(wanted, default, nccl.default_history(wanted.name), here, judged, files, style)
     elif format_ == "json":
         text = given.json_text({**of_host, **judged, "settings": entries})
     else:
-        text = render.settings_text(found, judged, style)
+        text = render.settings_text(found, judged, files, style)
     common.emit(text)
 
 

@@ -101,11 +101,11 @@ class GrowingFile:
                 status = _status(folder, base)
                 if status is not None and stat.S_ISREG(status.st_mode):
                     raise _Refused("is there already; a recording goes to a new file")
-                flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
                 if status is None:
-                    self._fd = os.open(base, flags | os.O_CREAT | os.O_EXCL, _mode(None), dir_fd=folder)
+                    flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_CREAT | os.O_EXCL
+                    self._fd = os.open(base, flags, _mode(None), dir_fd=folder)
                 else:
-                    self._fd = os.open(base, flags | os.O_NONBLOCK, dir_fd=folder)
+                    self._fd = _open_special(folder, base)
 
     def write(self, data: bytes) -> None:
         """Add `data`.
@@ -397,14 +397,19 @@ def _without_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _write_special(folder: int, base: str, data: bytes) -> None:
+def _open_special(folder: int, base: str) -> int:
+    """Open a device or FIFO for writing, without waiting for a reader; one without a reader is refused."""
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        fd = os.open(base, flags, dir_fd=folder)
+        return os.open(base, flags, dir_fd=folder)
     except OSError as e:
         if e.errno == errno.ENXIO:
-            raise _Refused("cannot be written: no process reads from it") from None
+            raise _Refused("cannot be written: no process reads from it; start its reader first") from None
         raise
+
+
+def _write_special(folder: int, base: str, data: bytes) -> None:
+    fd = _open_special(folder, base)
     try:
         status = os.fstat(fd)
         if not (stat.S_ISCHR(status.st_mode) or stat.S_ISFIFO(status.st_mode)):

@@ -447,6 +447,8 @@ class ReportDoc(msgspec.Struct, kw_only=True):
     paths: list[PathDoc]
     switch_nics: list[NicDoc] = []
     """RDMA devices that manage NVSwitches and carry no traffic of jobs."""
+    unplaced_nics: list[NicDoc] = []
+    """RDMA devices whose PCI address is not known; their names stand for it."""
     nearest_nics: dict[str, list[str]] = {}
     gpudirect: GpuDirectDoc
     nccl: NcclDoc

@@ -29,21 +29,26 @@ def _done(page: Page) -> str:
 def settings_text(
     found: Sequence[tuple[Setting, NcclSetting | None, str | None, Sequence[SettingProblem]]],
     judged: dict[str, str],
+    files: dict[str, str],
     style: Style,
 ) -> str:
     """Return the settings in force or shadowed: (setting, what is known of it, its default, its problems) each.
 
-    `judged` holds nccl_version, version_note and table_version.
+    `judged` holds nccl_version, version_note and table_version; `files` says why settings files are not read as they
+    stand.
     """
     page = Page(style)
     version = judged["nccl_version"]
     if not found:
-        page.text(f"No NCCL setting is in force here: NCCL {version} uses its defaults.", indent=0)
+        none = f"No NCCL setting is in force here: NCCL {version} uses its defaults."
+        page.text("No NCCL setting is known: not all could be read." if files else none, indent=0)
     else:
         text = f"NCCL settings here, read as NCCL {version} reads them (table of {judged['table_version']}):"
         page.text(text, indent=0)
     if judged["version_note"]:
         page.text(judged["version_note"], style="dim")
+    for path, why in files.items():
+        page.pair("settings file", f"{path}: {why}")
     for s, known, default, problems in found:
         page.blank()
         state = "" if s.in_force else "  (not in force)"
@@ -71,6 +76,7 @@ def setting_text(
     history: Sequence[tuple[str, str]],
     here: Sequence[tuple[Setting, Sequence[SettingProblem]]],
     judged: dict[str, str],
+    files: dict[str, str],
     style: Style,
 ) -> str:
     """Return all that is known of one setting.
@@ -81,6 +87,7 @@ def setting_text(
         history: (version, default) where the default changed.
         here: where it is set on this machine, with what is wrong with it.
         judged: nccl_version and version_note.
+        files: settings files that NCCL does not read as they stand -> why.
         style: of the page.
     """
     page = Page(style)
@@ -92,6 +99,8 @@ def setting_text(
         _problems(page, problems)
     if not here:
         page.pair("here", "not set")
+    for path, why in files.items():
+        page.pair("settings file", f"{path}: {why}")
     page.pair("judged by", f"NCCL {judged['nccl_version']}")
     if judged["version_note"]:
         page.pair("", judged["version_note"])

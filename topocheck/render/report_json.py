@@ -128,6 +128,7 @@ def report_document(report: Report, version: str, *, pairs: bool = True) -> doc.
         accelerators=[_gpu(g, {}) for g in topology.accelerators],
         nics=[_nic(n, node.net) for n in topology.nics],
         switch_nics=[_nic(n, node.net) for n in topology.switch_nics],
+        unplaced_nics=[_nic(n, node.net) for n in topology.unplaced_nics],
         interfaces=[
             fill(doc.InterfaceDoc, i, ipv4_prefix_lengths=_prefix_lengths(i))
             for i in (node.net.interfaces if known(node.net.interfaces) else ())

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from topocheck.gpudirect.types import P2pVerdict, RdmaVerdict
-from topocheck.model.base import Missing, Verdict, known
+from topocheck.model.base import Missing, State, Verdict, known
 from topocheck.model.net import RdmaPort
+from topocheck.picture.pcie import network_link
+from topocheck.picture.scene import nic_product
 from topocheck.picture.words import rate
 from topocheck.render.page import Page, Span
 from topocheck.render.sections_devices import device_marks, drawn, mark
@@ -189,18 +191,25 @@ def few_nics(report: Report, page: Page) -> None:
 
 def _nics(report: Report, page: Page, *, in_short: bool) -> None:
     topology = report.topology
-    if not topology.nics and not topology.software_rdma and not topology.switch_functions:
+    if not any((topology.nics, topology.unplaced_nics, topology.software_rdma, topology.switch_functions)):
         return
     page.heading("NICs")
     rows: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     names: dict[str, Span] = {}
     parts = drawn(report)
-    for n in topology.nics:
+    bad = [f for f in report.findings if f.state in (State.FAIL, State.WARN)]
+    with_findings = {d for f in bad for d in f.devices} if topology.unplaced_nics else set()
+    for n in (*topology.nics, *topology.unplaced_nics):
         for port in n.rdma.ports if n.rdma else ():
             assert n.rdma is not None
+            if n.address in parts:
+                product, link = parts[n.address][0].name, parts[n.address][0].outward
+            else:
+                product = nic_product(n) or "-"
+                link = network_link(n.label, [port], faulty=n.address in with_findings)
             label = n.label if len(n.rdma.ports) == 1 else f"{n.label}/{port.port}"
             key: tuple[str, ...] = (
-                parts[n.address][0].name,
+                product,
                 text_of(port.state),
                 _rate(port),
                 text_of(port.link_layer),
@@ -208,7 +217,7 @@ def _nics(report: Report, page: Page, *, in_short: bool) -> None:
             )
             rows.setdefault(key, []).append((label, " ".join(n.rdma.netdevs)))
             if port.state != "ACTIVE":
-                names[label] = mark(parts[n.address][0].outward)
+                names[label] = mark(link)
     shown: list[Sequence[Span | str]] = []
     for key, ports in rows.items():
         text, style = names.get(ports[0][0], ("", ""))
@@ -217,6 +226,9 @@ def _nics(report: Report, page: Page, *, in_short: bool) -> None:
         shown.append((ranges(label for label, _ in ports), key[0], state, *key[2:], netdevs))
     firmware = () if in_short else ("firmware",)
     page.table(("port", "product", "state", "rate", "layer", *firmware, "netdev"), shown)
+    if topology.unplaced_nics:
+        untold = ranges(n.label for n in topology.unplaced_nics)
+        page.text(f"PCI address not known, so in no path and no matrix: {untold}", hang=2)
     if topology.switch_functions:
         labels = {n.address: n.label for n in topology.switch_nics}
         listed = ", ".join(labels.get(a, a) for a in topology.switch_functions)

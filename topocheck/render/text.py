@@ -234,10 +234,8 @@ def _nics(report: Report) -> str:
     if not topology.nics and not report.node.probes and not topology.devices:
         return "none in this text"
     if not topology.nics:
-        rdma = report.node.net.rdma
-        placeless = [d.name for d in rdma if not known(d.address) and is_lost(d.address)] if known(rdma) else []
-        if placeless:
-            return f"{plural(len(placeless), 'RDMA device')}, PCI address not known"
+        if topology.unplaced_nics:
+            return f"{plural(len(topology.unplaced_nics), 'RDMA device')}, PCI address not known{_down(topology)}"
         interfaces = report.node.net.interfaces
         if not known(report.node.net.rdma) and is_lost(report.node.net.rdma):
             return f"not known ({_reason(report.node.net.rdma)})"
@@ -255,6 +253,13 @@ def _nics(report: Report) -> str:
             what += f" {gbit_s} {_or(port.link_layer, '')} {state}"
         kinds[" ".join(what.split())] += 1
     return ", ".join(f"{n} x {k}" for k, n in kinds.most_common())
+
+
+def _down(topology: Topology) -> str:
+    """Return how many ports of NICs without a known PCI address are not active, as an ending; empty for none."""
+    ports = [p for n in topology.unplaced_nics for p in (n.rdma.ports if n.rdma is not None else ())]
+    down = sum(known(p.state) and p.state != "ACTIVE" for p in ports)
+    return f"; {down} of {plural(len(ports), 'port')} not active" if down else ""
 
 
 def _functions(topology: Topology) -> str:

@@ -115,6 +115,7 @@ def build(node: Node) -> Topology:
         switch_functions=tuple(sorted(managing, key=address_key)),
         rdma_functions=without_device(devices.values(), node.net.rdma, managing),
         software_rdma=inventory.software_rdma(node),
+        unplaced_nics=inventory.unplaced_nics(node),
         tree=roles,
         paths=tuple(paths),
         host_paths={g.address: host_path(g, m) for g in gpus},

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from topocheck.knowledge.products import vendor_name
 from topocheck.model.address import address_key, parse_cpulist
-from topocheck.model.base import ABSENT, Missing, Reason, known
+from topocheck.model.base import ABSENT, Missing, Reason, is_lost, known
 from topocheck.model.gpu import CudaDevice, NvmlGpu
 from topocheck.model.names import natural_key
 from topocheck.model.net import NetInterface, RdmaDevice
@@ -229,6 +229,21 @@ def find_nics(node: Node, devices: Mapping[str, PciDevice], places: Mapping[str,
             )
         )
     return tuple(out)
+
+
+def unplaced_nics(node: Node) -> tuple[Nic, ...]:
+    """Return the RDMA devices whose PCI function is not known, by name, with the name for an address.
+
+    Text of `ibstat` names ports and no PCI function. Software RDMA, which has none, is not among them.
+    """
+    rdma = () if isinstance(node.net.rdma, Missing) else node.net.rdma
+    untold = [d for d in rdma if isinstance(d.address, Missing) and is_lost(d.address)]
+    interfaces = _Interfaces(node)
+    return tuple(
+        Nic(address=d.name, label=d.name, cpu_node=d.address, rdma=d, interfaces=interfaces.of(d))
+        for d in sorted(untold, key=lambda d: natural_key(d.name))
+        if isinstance(d.address, Missing)
+    )
 
 
 class _Interfaces:

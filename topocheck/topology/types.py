@@ -208,6 +208,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         switch_nics: RDMA devices that manage NVSwitches, and are no NICs of jobs (topology/switch_nics.py).
         switch_functions: the PCI functions of that kind, with an RDMA device or without.
         rdma_functions: PCI functions of NICs that can do RDMA and have no RDMA device (topology/rdma_functions.py).
+        unplaced_nics: RDMA devices whose PCI function is not known, with their names as addresses: shown and judged by
+            their ports, in no path.
         nics_untold: why there may be NICs that are not listed; None where the list is what the machine has.
         left_out: devices beyond the limits (topology/build.py), which are not judged, in words; empty for none.
     """
@@ -221,6 +223,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     switch_functions: tuple[str, ...] = ()
     rdma_functions: tuple[str, ...] = ()
     software_rdma: tuple[str, ...] = ()
+    unplaced_nics: tuple[Nic, ...] = ()
     tree: dict[str, TreeNode] = msgspec.field(default_factory=dict)
     paths: tuple[Path, ...] = ()
     host_paths: dict[str, HostPath] = msgspec.field(default_factory=dict)

@@ -12,6 +12,8 @@ from topocheck.checks.shared.settings import (
     in_force,
     installed_version,
     judged_version,
+    misread_files,
+    misread_text,
     place,
     quoted,
     values,
@@ -243,7 +245,7 @@ def conf_shadowed(c: Context) -> Iterator[Finding]:
     Looks at:
         The environment, the user's file (NCCL_CONF_FILE, else ~/.nccl.conf) and /etc/nccl.conf, in NCCL's order:
         the first to set a name wins. Also lines with a blank beside the name, which NCCL takes for part of it, and
-        files that this user may not read.
+        files that this user may not read, and a file that NCCL_CONF_FILE names and that is not there.
 
     Why it matters:
         An administrator's setting in /etc/nccl.conf silently loses to a line in a home folder, and the same job
@@ -257,7 +259,7 @@ def conf_shadowed(c: Context) -> Iterator[Finding]:
         or whose read did not come back, is unknown.
     """
     facts = c.node.settings
-    files = {p: said for p, said in facts.conf_files.items() if said and not _is_absent(said)}
+    files = misread_files(facts)
     if not files and not any(s.source != "environment" for s in facts.nccl):
         raise not_applicable("no file sets anything for NCCL")
     first: dict[str, Setting] = {}
@@ -276,7 +278,7 @@ def conf_shadowed(c: Context) -> Iterator[Finding]:
     for path, said in files.items():
         # A file that this user may not read NCCL may not read either.
         unknown = isinstance(said, Missing) and is_lost(said) and said.reason is not Reason.DENIED
-        what = str(said) if isinstance(said, Missing) else "; ".join(said)
+        what = misread_text(said)
         yield Finding(
             state=State.UNKNOWN if unknown else State.WARN,
             subject=path,
@@ -290,15 +292,13 @@ def conf_shadowed(c: Context) -> Iterator[Finding]:
         )
 
 
-def _is_absent(said: tuple[str, ...] | Missing) -> bool:
-    return isinstance(said, Missing) and said.reason is Reason.ABSENT
-
-
 def _conf_fix(said: tuple[str, ...] | Missing) -> str:
     if not isinstance(said, Missing):
         return "write the lines as NCCL reads them"
     if said.reason is Reason.DENIED:
         return "make it readable"
+    if said.reason is Reason.ABSENT:
+        return "write the file, or unset NCCL_CONF_FILE: NCCL does not read ~/.nccl.conf in its place"
     return "give NCCL_CONF_FILE the full path of a plain file; NCCL expands no ~"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
-from topocheck.checks.shared.rdma_ports import Port
+from topocheck.checks.shared.rdma_ports import Port, port_of
 from topocheck.checks.shared.settings import chosen_nics, in_force, installed_version, quoted, values, version_words
 from topocheck.checks.sources import Needs
 from topocheck.model.base import Evidence, Finding, Missing, State
@@ -69,7 +69,7 @@ def gid_index(c: Context) -> Iterator[Finding]:
         raise not_applicable("NCCL_IB_GID_INDEX is not set")
     index = values(c).integer("NCCL_IB_GID_INDEX", 0)
     roce = [
-        Port(n, n.rdma, p)
+        port_of(n, p)
         for n in chosen_nics(c)
         if n.rdma is not None
         for p in n.rdma.ports

@@ -162,11 +162,12 @@ def _without_partner(p: Port) -> bool:
 
 def _none_up(ports: list[Port]) -> Finding:
     """Return the finding about a machine with many NICs for its GPUs, none of which has a partner."""
+    near = " near GPUs" if all(p.near for p in ports) else ""
     return Finding(
         state=State.WARN,
         subject="node",
         devices=tuple(p.nic.address for p in ports),
-        title=f"none of {len(ports)} ports of RDMA NICs near GPUs is active: no signal from the other end",
+        title=f"none of {len(ports)} ports of RDMA NICs{near} is active: no signal from the other end",
         consequence="NCCL finds no RDMA NIC, and jobs over several nodes use TCP: a tenth of the bandwidth",
         evidence=tuple(e for p in ports[:2] for e in p.port.evidence("state", "phys_state")),
         rule="a port of a NIC near a GPU is active, on a machine with so many",

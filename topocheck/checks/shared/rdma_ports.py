@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -14,22 +15,27 @@ from topocheck.topology.types import Nic
 
 
 class Port(msgspec.Struct, frozen=True):
-    """One port with the NIC it belongs to. `near`: the NIC is the nearest of some GPU; None where nobody can tell."""
+    """One port with the NIC it belongs to.
+
+    Attributes:
+        near: the NIC is the nearest of some GPU; None where nobody can tell.
+        card: what the functions of one card share: their address without its last digit, or the system image GUID
+            where the PCI function is not known.
+        place: which function of the card it is.
+    """
 
     nic: Nic
     device: RdmaDevice
     port: RdmaPort
-    near: bool | None = None
+    near: bool | None
+    card: str
+    place: str
 
     @property
     def where(self) -> str:
         """The subject: address, name and number."""
-        return f"{self.nic.address} {self.nic.label} port {self.port.port}"
-
-    @property
-    def card(self) -> str:
-        """What the functions of one card share of their address."""
-        return self.nic.address[:-1]
+        names = dict.fromkeys((self.nic.address, self.nic.label))
+        return f"{' '.join(names)} port {self.port.port}"
 
     @property
     def model(self) -> tuple[object, ...]:
@@ -37,7 +43,7 @@ class Port(msgspec.Struct, frozen=True):
         d = self.device
         bond = any(i.bond_slaves for i in self.nic.interfaces)
         kind = tuple(v if known(v) else None for v in (d.hca_type, d.board_id, self.port.link_layer))
-        return (*kind, self.nic.address[-1], self.port.port, known(d.physfn), bond, self.near)
+        return (*kind, self.place, self.port.port, known(d.physfn), bond, self.near)
 
 
 @once
@@ -51,13 +57,33 @@ def is_near(c: Context, nic: Nic) -> bool | None:
     None where no GPU has a nearest NIC: without GPUs, or where the tree does not show who is near.
     """
     near = _nearest(c)
-    return nic.address in near if near else None
+    return nic.address in near if near and nic not in c.topology.unplaced_nics else None
+
+
+def port_of(nic: Nic, port: RdmaPort, near: bool | None = None) -> Port:
+    """Return a port of a NIC that has a PCI address."""
+    assert nic.rdma is not None
+    return Port(nic, nic.rdma, port, near, nic.address[:-1], nic.address[-1])
+
+
+def _unplaced(c: Context) -> Iterator[Port]:
+    """Return the ports of the devices whose PCI function is not known, those of one system image on one card."""
+    cards: Counter[str] = Counter()
+    for n in c.topology.unplaced_nics:
+        if n.rdma is None:
+            continue
+        image = n.rdma.sys_image_guid
+        card = image if known(image) and image.strip("0:") else n.label
+        place = f"function {cards[card]}"
+        cards[card] += 1
+        yield from (Port(n, n.rdma, p, None, card, place) for p in n.rdma.ports)
 
 
 @once
 def ports(c: Context) -> tuple[Port, ...]:
-    """Return every port of every NIC."""
-    return tuple(Port(n, n.rdma, p, is_near(c, n)) for n in c.topology.nics if n.rdma is not None for p in n.rdma.ports)
+    """Return every port of every NIC, those last whose PCI function is not known."""
+    placed = (port_of(n, p, is_near(c, n)) for n in c.topology.nics if n.rdma is not None for p in n.rdma.ports)
+    return (*placed, *_unplaced(c))
 
 
 def judged(c: Context) -> tuple[Port, ...]:

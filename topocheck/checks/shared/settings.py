@@ -9,7 +9,7 @@ import msgspec
 from topocheck.checks.registry import Context, once
 from topocheck.knowledge.nccl import TABLE_VERSION, Version, parse_version, version_key
 from topocheck.model.base import Evidence, Missing, Reason, known
-from topocheck.model.system import Setting
+from topocheck.model.system import Setting, SettingFacts
 from topocheck.nccl.rules.settings import Settings
 from topocheck.topology.types import Nic
 
@@ -156,3 +156,29 @@ def chosen_nics(c: Context) -> tuple[Nic, ...]:
         return nics
     left = set(read_names(hca.value).chosen(n.label for n in nics))
     return tuple(n for n in nics if n.label in left)
+
+
+def misread_files(facts: SettingFacts) -> dict[str, tuple[str, ...] | Missing]:
+    """Return the settings files that NCCL does not read as they stand -> what it misreads, or why it is not read.
+
+    A file that is not there counts where NCCL_CONF_FILE names it, which NCCL takes from the environment only.
+    """
+    named = {s.value for s in facts.nccl if s.name == "NCCL_CONF_FILE" and s.source == "environment"}
+    return {
+        path: said
+        for path, said in facts.conf_files.items()
+        if said and (path in named or not isinstance(said, Missing) or said.reason is not Reason.ABSENT)
+    }
+
+
+def misread_text(said: tuple[str, ...] | Missing) -> str:
+    """Return what is the matter with a settings file (`misread_files`) in words."""
+    if not isinstance(said, Missing):
+        return "; ".join(said)
+    if said.reason is Reason.ABSENT:
+        return "NCCL_CONF_FILE names it, and there is no such file"
+    if said.reason is Reason.NOT_VISIBLE_HERE:
+        return said.detail
+    why = said.reason.value.replace("_", " ")
+    detail = "" if said.reason is Reason.NOT_RECORDED else said.detail
+    return f"cannot be read: {why}" + (f" ({detail})" if detail else "")

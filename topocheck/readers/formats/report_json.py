@@ -44,10 +44,11 @@ def read(text: str) -> Answers:
     _host(found, report.host)
     _pci(found, report.pci)
     _gpus(found, report)
-    for nic in report.nics:
+    nics = [*report.nics, *report.unplaced_nics]
+    for nic in nics:
         _nic(found, nic)
-    if report.nics or "absent" in report.host.missing.get("rdma", ""):
-        found.names(1, rdma.CLASS, [n.label for n in report.nics], whole=True)
+    if nics or "absent" in report.host.missing.get("rdma", ""):
+        found.names(1, rdma.CLASS, [n.label for n in nics], whole=True)
     for node in report.numa_nodes:
         _node(found, node)
     if report.numa_nodes:
@@ -171,7 +172,8 @@ def _nvlinks(found: Answers, index: int, links: list[doc.NvLinkDoc]) -> None:
 
 
 def _nic(found: Answers, nic: doc.NicDoc) -> None:
-    rdma.address(found, 1, nic.label, nic.address)
+    if nic.address != nic.label:  # the name stands for an address that is not known
+        rdma.address(found, 1, nic.label, nic.address)
     for name, file in (("hca_type", "hca_type"), ("firmware", "fw_ver"), ("board_id", "board_id"),
                        ("node_guid", "node_guid")):  # fmt: skip
         if (value := getattr(nic, name)) is not None:
