@@ -24,7 +24,8 @@ from topocheck.topology.types import Topology
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """All that one run knows: facts first, then what was made of them.
 
-    `results` says how each check went; `findings` are theirs, worst first.
+    `results` says how each check went; `findings` are theirs, worst first; `untold` names the lists of the document
+    that may lack entries (topology/untold.py).
     """
 
     node: Node
@@ -34,6 +35,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     backends: tuple[Backend, ...] = ()
     results: tuple[registry.CheckResult, ...] = ()
     findings: tuple[Finding, ...] = ()
+    untold: dict[str, Missing] = msgspec.field(default_factory=dict)
 
 
 def read_node(host: Host, probes: Sequence[Probe] | None = None) -> Node:
@@ -101,6 +103,7 @@ def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Ch
     from topocheck.nccl.backend import backends
     from topocheck.nccl.predict.report import view
     from topocheck.topology.build import build
+    from topocheck.topology.untold import lists_untold
 
     policy = policy or Policy()
     topology = build(node)
@@ -132,6 +135,7 @@ def judge(node: Node, policy: Policy | None = None, checks: Iterable[registry.Ch
         backends=backends(node, topology),
         results=results,
         findings=findings,
+        untold=lists_untold(node),
     )
 
 

@@ -320,11 +320,69 @@ def test_what_only_root_sees_is_no_difference(tmp_path: Path) -> None:
     root = write_snapshot(tmp_path / "root", "l40s_x8", system={"root": True})
     user = write_snapshot(tmp_path / "user", "l40s_x8", system={"root": False})
     for a, b in ((root, user), (user, root)):
-        ran = _diff(a, b)
+        ran = _diff(a, b, "--width", "900")
         assert ran.code == 3
         assert ran.out.startswith("0 differences between")
-        assert "not comparable: missing in one of the two reports" in ran.out
+        assert ran.out.count("not comparable") == 1
+        assert f"not known of {user}" in " ".join(ran.out.split())
+        assert "(denied)" in ran.out
         assert "max payload" in ran.out
+
+
+IBSTAT = """\
+CA 'mlx5_0'
+\tCA type: MT4129
+\tNumber of ports: 1
+\tFirmware version: 28.39.1002
+\tHardware version: 0
+\tNode GUID: 0xa088c20300e6f2aa
+\tSystem image GUID: 0xa088c20300e6f2aa
+\tPort 1:
+\t\tState: Active
+\t\tPhysical state: LinkUp
+\t\tRate: 400
+\t\tBase lid: 12
+\t\tLMC: 0
+\t\tSM lid: 1
+\t\tCapability mask: 0xa741e848
+\t\tPort GUID: 0xa088c20300e6f2aa
+\t\tLink layer: InfiniBand
+"""
+
+LSCPU = """\
+Architecture:          x86_64
+CPU op-mode(s):        32-bit, 64-bit
+Byte Order:            Little Endian
+CPU(s):                96
+On-line CPU(s) list:   0-95
+Socket(s):             2
+NUMA node(s):          2
+Vendor ID:             GenuineIntel
+Model name:            Intel(R) Xeon(R) Platinum 8360Y CPU @ 2.40GHz
+NUMA node0 CPU(s):     0-47
+NUMA node1 CPU(s):     48-95
+"""
+
+
+@pytest.mark.parametrize(("text", "code", "number"), [(IBSTAT, 3, "0 differences"), (LSCPU, 1, "")])
+def test_what_a_text_cannot_know_is_not_comparable(tmp_path: Path, text: str, code: int, number: str) -> None:
+    whole = write_snapshot(tmp_path / "whole", "hgx_h100_cx7")
+    part = tmp_path / "part.txt"
+    part.write_text(text)
+    for a, b in ((whole, part), (part, whole)):
+        ran = _diff(a, b, "--width", "900")
+        assert ran.code == code
+        assert ran.out.startswith(number)
+        assert "is gone" not in ran.out
+        assert "is new" not in ran.out
+        assert "In a job over these nodes" not in ran.out
+        words = " ".join(ran.out.split())
+        assert words.count("not known of") == 1
+        assert f"not known of {part} (not recorded): kernel modules, GPUs," in words
+        found = json.loads(_diff(a, b, "--format", "json").out)["differences"]
+        gpus = [d for d in found if d["field"] == "gpu"]
+        assert len(gpus) == 8
+        assert {next(iter(d["unknown"])) for d in gpus} == {"value" if b == part else "majority"}
 
 
 def test_diff_of_one_node_tells_a_replaced_gpu(tmp_path: Path) -> None:

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 
 from topocheck.compare.fields import kind_of
 from topocheck.compare.format import difference, path, place, size, size_source
-from topocheck.compare.match import align, delta, reference_value, rename, rename_slot, slot_order
+from topocheck.compare.match import MISSING, WHOLE, align, delta, reference_value, rename, rename_slot, slot_order
 from topocheck.compare.outliers import TOLERANCE
 from topocheck.compare.store import Collection, Entry, PackedDevices
-from topocheck.compare.types import Change, Difference, NodeFacts, NodeFinding
+from topocheck.compare.types import ABSENT, UNKNOWN, Change, Difference, NodeFacts, NodeFinding, Value
+from topocheck.model.base import Reason
+
+Kinds = tuple[str, ...]
+UNTOLD = UNKNOWN + Reason.NOT_RECORDED.value
 
 _OWN = {"gpu": ("hardware", "uuid"), "nic": ("hardware", "node_guid"), "port": ("network", "address")}
 """Kind of slot -> section and name of what `_own` says of it."""
@@ -26,8 +30,9 @@ def diff(mine: NodeFacts, reference: NodeFacts, *, identifiers: bool = False) ->
             address of a NIC's port one that was moved.
     """
     return _diff(
-        mine.devices, mine.addresses, mine.approximate, _own(mine) if identifiers else {},
-        reference.devices, reference.addresses, reference.approximate, _own(reference) if identifiers else {},
+        mine.devices, mine.untold, mine.addresses, mine.approximate, _own(mine) if identifiers else {},
+        reference.devices, reference.untold, reference.addresses, reference.approximate,
+        _own(reference) if identifiers else {},
     )  # fmt: skip
 
 
@@ -43,17 +48,26 @@ def _own(node: NodeFacts | Entry) -> dict[str, str]:
 
 def _diff(
     devices: PackedDevices,
+    untold: Kinds,
     addresses: Mapping[str, str],
     sizes: Mapping[str, float],
     identifiers: Mapping[str, str],
     old_devices: PackedDevices,
+    old_untold: Kinds,
     old_addresses: Mapping[str, str],
     old_sizes: Mapping[str, float],
     old_identifiers: Mapping[str, str],
 ) -> tuple[Difference, ...]:
     mapping = align(addresses, old_addresses)
     found = [
-        difference(key, value, reference_value(key, old_devices), 1.0, addresses, old_addresses, mapping)
+        difference(
+            key,
+            *_as_told(key, value, reference_value(key, old_devices), untold, old_untold),
+            1.0,
+            addresses,
+            old_addresses,
+            mapping,
+        )
         for key, value in delta(rename(devices, mapping), old_devices).items()
     ]
     renamed = {rename_slot(s, mapping): i for s, i in identifiers.items()}
@@ -81,6 +95,18 @@ def _diff(
     return tuple(sorted(found, key=lambda d: (d.section, d.device, d.field)))
 
 
+def _as_told(key: tuple[str, int], value: Value, usual: Value, untold: Kinds, old_untold: Kinds) -> tuple[Value, Value]:
+    """Return both values; what one side's source cannot tell is unknown there, and neither missing nor absent."""
+    slot, i = key
+    kind = kind_of(slot)
+    whole = i == WHOLE
+    if kind in untold and value == (MISSING if whole else ABSENT):
+        return UNTOLD, usual
+    if kind in old_untold and usual == (MISSING if whole else ABSENT):
+        return "there" if whole else value, UNTOLD
+    return value, usual
+
+
 def new_findings(now: NodeFacts, before: NodeFacts) -> tuple[NodeFinding, ...]:
     """Return the failures and warnings of one node that the other does not have, worst first."""
     known = {(f.id, f.subject) for f in before.findings}
@@ -102,8 +128,8 @@ def changes(now: Collection, before: Collection) -> tuple[Change, ...]:
         if a.fingerprint == b.fingerprint and own == was and a.approximate == b.approximate:
             continue
         found = _diff(
-            now.unpack(a.fingerprint), a.addresses, a.approximate, own,
-            before.unpack(b.fingerprint), b.addresses, b.approximate, was,
+            now.unpack(a.fingerprint), a.untold, a.addresses, a.approximate, own,
+            before.unpack(b.fingerprint), b.untold, b.addresses, b.approximate, was,
         )  # fmt: skip
         if found:
             out.append(Change(name=name, what="changed", differences=found))

@@ -73,6 +73,7 @@ class LeanReport(msgspec.Struct, kw_only=True):
     software: dict[str, str] = {}
     findings: list[Finding] = []
     probes: list[ProbeDoc] = []
+    missing: dict[str, str] = {}
 
 
 _LATER = frozenset(

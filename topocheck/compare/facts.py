@@ -37,6 +37,18 @@ _OF_A_STEP = ("SLURM", "OMPI_COMM_WORLD_")
 
 _PART = frozenset(name for name in Doc.__struct_fields__)
 
+_KINDS_OF = {
+    "gpus": ("gpu", "path"),
+    "nics": ("nic", "port", "path"),
+    "pci": ("pci", "inventory", "accelerator", "path"),
+    "interfaces": ("interface",),
+    "numa_nodes": ("numa",),
+    "modules": ("module",),
+    "software": ("software",),
+    "nccl.settings": ("setting",),
+}
+"""List that may lack entries (`LeanReport.missing`) -> the kinds of slots that are made of it."""
+
 
 def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFacts:
     """Return what is compared of a report.
@@ -55,6 +67,7 @@ def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFac
         hardware_type=_hardware_type(report),
         gpu_model=_gpu_model(report),
         devices=devices,
+        untold=tuple(sorted({kind for name in report.missing for kind in _KINDS_OF.get(name, ())})),
         addresses={slot: address for address, slot in slots.items()}
         | {f"label {slots[n.address]}": n.label for n in report.nics},
         approximate=_approximate(report, slots),
@@ -91,9 +104,9 @@ def _slots(report: LeanReport) -> dict[str, str]:
 def _devices(report: LeanReport, slots: dict[str, str]) -> Iterator[tuple[str, tuple[Value, ...]]]:
     yield "node", _node(report)
     for g in sorted(report.gpus, key=lambda g: _order(g.address)):
-        yield slots[g.address], _gpu(g, slots)
+        yield slots[g.address], _gpu(g, slots, report.missing)
     for g in sorted(report.accelerators, key=lambda g: _order(g.address)):
-        yield slots[g.address], _gpu(g, slots)
+        yield slots[g.address], _gpu(g, slots, {})
     for n in sorted(report.nics, key=lambda n: _order(n.address)):
         yield from _nic(n, slots)
     for i in report.interfaces:
@@ -154,28 +167,47 @@ def _row(kind: str, *parts: Doc, **given: Value) -> tuple[Value, ...]:
 
 def _node(report: LeanReport) -> tuple[Value, ...]:
     h, limits = report.host, report.limits
-    return _row(
+    untold = report.missing
+    row = _row(
         "node",
         h,
         limits,
-        gpus=len(report.gpus),
-        nics=len(report.nics),
-        numa_nodes=len(report.numa_nodes),
+        gpus=_or_untold(len(report.gpus), "gpus", untold),
+        nics=_or_untold(len(report.nics), "nics", untold),
+        numa_nodes=_or_untold(len(report.numa_nodes), "numa_nodes", untold),
         nvswitch_devices=_count(h, "nvswitch_devices"),
         memory_peers=_joined(h.memory_peers, h, "memory_peers"),
         kernel_options=_joined(h.kernel_options, h, "kernel_options"),
         iommu_devices=_joined(h.iommu_devices, h, "iommu_devices"),
         # Only which types there are: their numbers follow from the devices.
-        iommu_group_types=" ".join(sorted(h.iommu_group_types)),
-        nvidia_params=_parameters(h),
+        iommu_group_types=_or_untold(" ".join(sorted(h.iommu_group_types)), "host.iommu_group_types", untold),
+        nvidia_params=_or_untold(_parameters(h), "host.nvidia_params", untold),
         device_files=_device_files(h),
-        nvidia_gpus_excluded=len(h.nvidia_gpus_excluded),
+        topo_file_path=_or_untold(
+            # A path that could not be looked at is the default one, whether or not a file is there.
+            ABSENT if "host.topo_file_path" in untold else _value(h, "topo_file_path"),
+            "host.topo_file_path",
+            untold,
+        ),
+        nvidia_gpus_excluded=_or_untold(len(h.nvidia_gpus_excluded), "host.nvidia_params", untold),
         imex_channels=_joined(h.imex_channels, h, "imex_channels"),
         network_plugins=_joined(h.network_plugins, h, "network_plugins"),
-        nvidia_persistenced=_service(h, "nvidia-persistenced"),
-        nvidia_imex=_service(h, "nvidia-imex"),
+        nvidia_persistenced=_or_untold(_service(h, "nvidia-persistenced"), "host.services", untold),
+        nvidia_imex=_or_untold(_service(h, "nvidia-imex"), "host.services", untold),
         **{n: UNLIMITED for n in ("memlock_bytes", "nofile", "nproc", "stack_bytes") if _unlimited(limits, n)},
     )
+    if "host" not in untold:
+        return row
+    return tuple(_untold("host", untold) if value == ABSENT else value for value in row)
+
+
+def _untold(name: str, untold: dict[str, str]) -> str:
+    return UNKNOWN + untold[name].split(":", 1)[0]
+
+
+def _or_untold(value: Value, name: str, untold: dict[str, str]) -> Value:
+    """Return what is known of a list, or that it is not known where the list may lack all that is not in it."""
+    return _untold(name, untold) if name in untold and (not value or value == ABSENT) else value
 
 
 def _service(h: HostDoc, name: str) -> Value:
@@ -195,9 +227,11 @@ def _unlimited(limits: Doc, name: str) -> bool:
     return getattr(limits, name) is None and name not in limits.missing
 
 
-def _gpu(g: GpuDoc, slots: dict[str, str]) -> tuple[Value, ...]:
-    statuses = ", ".join(f"{n} x {what}" for what, n in sorted(g.p2p_status.items()))
-    return _row("gpu", g, nvlinks=_nvlinks(g, slots), p2p_status=statuses or _value(g, "p2p_status"))
+def _gpu(g: GpuDoc, slots: dict[str, str], untold: dict[str, str]) -> tuple[Value, ...]:
+    statuses: Value = ", ".join(f"{n} x {what}" for what, n in sorted(g.p2p_status.items()))
+    statuses = _or_untold(statuses or _value(g, "p2p_status"), "gpus.p2p_status", untold)
+    links: Value = _nvlinks(g, slots) if g.nvlinks else _or_untold("", "gpus.nvlinks", untold) or "none"
+    return _row("gpu", g, nvlinks=links, p2p_status=statuses)
 
 
 def _nvlinks(g: GpuDoc, slots: dict[str, str]) -> str:

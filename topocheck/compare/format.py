@@ -113,7 +113,11 @@ def difference(
     kind = kind_of(slot)
     known = {**reference, **{rename_slot(s, mapping): a for s, a in addresses.items()}}
     field = KINDS[kind][i] if i != WHOLE else Field(kind if kind != "pci" else "device", "hardware")
-    told = not any(isinstance(v, str) and v.startswith(UNKNOWN) for v in (value, usual))
+    unknown = {
+        name: v.removeprefix(UNKNOWN)
+        for name, v in (("value", value), ("majority", usual))
+        if isinstance(v, str) and v.startswith(UNKNOWN)
+    }
     return Difference(
         section=field.section,
         device=place(slot, known),
@@ -121,7 +125,8 @@ def difference(
         value=_with_places(value, known),
         majority=_with_places(usual, known),
         share=share,
-        comparable=told,
+        comparable=not unknown,
+        unknown=unknown,
         path=path(slot, field.name if i != WHOLE else "", known),
         source=_source(slot, field, known),
         slot=slot,

@@ -34,11 +34,12 @@ def job_facts(report: LeanReport, slots: dict[str, str], nvlink_domain: str) -> 
         usable=tuple(sorted(n.label for n in active if n.opens is not False)),
         refused=tuple(sorted(n.label for n in active if n.opens is False)),
         down=tuple(sorted(n.label for n in report.nics if n not in active and n.ports)),
-        usable_known=known or not active,
+        usable_known=(known or not active) and "nics" not in report.missing,
         ports=tuple(p for n in report.nics for p in _ports(n, slots, interfaces)),
         settings={s.name: s.value for s in report.nccl.settings if s.in_force and job_setting(s.name) is not None},
         imex=_imex(report, nvlink_domain),
-        network=report.nccl.network or "",
+        network="" if "nccl.settings" in report.missing else report.nccl.network or "",
+        settings_known="nccl.settings" not in report.missing,
     )
 
 
@@ -214,7 +215,7 @@ def _imex_differs(nodes: Named) -> Iterable[JobProblem]:
 
 def _settings(nodes: Named) -> Iterable[JobProblem]:
     for name in sorted({s for _, f in nodes for s in f.settings}):
-        groups = _grouped(nodes, lambda f, name=name: f.settings.get(name, NOT_SET))  # type: ignore[misc]
+        groups = _grouped(nodes, lambda f, name=name: f.settings.get(name, NOT_SET if f.settings_known else ""))  # type: ignore[misc]
         row = job_setting(name)
         if len(groups) > 1 and row is not None:
             yield JobProblem(

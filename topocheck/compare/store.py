@@ -37,6 +37,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     nvlink_domain: str = ""
     renamed: bool = False
     job: JobFacts = JobFacts()
+    untold: tuple[str, ...] = ()
 
 
 def row(facts: NodeFacts) -> Row:
@@ -45,7 +46,7 @@ def row(facts: NodeFacts) -> Row:
         facts.name, facts.file, facts.taken_at, facts.hardware_type, facts.gpu_model,
         zlib.compress(msgspec.msgpack.encode(facts.devices), 1),
         facts.addresses, facts.approximate, facts.identifiers, facts.rails, facts.findings,
-        facts.fingerprint, facts.nvlink_domain, facts.renamed, facts.job,
+        facts.fingerprint, facts.nvlink_domain, facts.renamed, facts.job, facts.untold,
     )  # fmt: skip
 
 
@@ -70,6 +71,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     nvlink_domain: str = ""
     renamed: bool = False
     job: JobFacts = JobFacts()
+    untold: tuple[str, ...] = ()
 
 
 class Collection:
@@ -104,6 +106,7 @@ class Collection:
                 nvlink_domain=r.nvlink_domain,
                 renamed=r.renamed,
                 job=self._once(msgspec.msgpack.encode(r.job), r.job),
+                untold=self._once(r.untold, r.untold),
             )
         )
 

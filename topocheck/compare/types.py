@@ -72,6 +72,7 @@ class JobFacts(msgspec.Struct, frozen=True, array_like=True):
         usable_known: it is known of all active ones whether they may be opened.
         imex: yes or no; empty where nothing is known or needed.
         network: what NCCL goes by between nodes; empty where not known.
+        settings_known: a setting that is not in `settings` is not set.
     """
 
     version: str = ""
@@ -83,6 +84,7 @@ class JobFacts(msgspec.Struct, frozen=True, array_like=True):
     settings: dict[str, str] = {}
     imex: str = ""
     network: str = ""
+    settings_known: bool = True
 
 
 class JobProblem(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +117,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         gpu_model: PCI ids of most of its GPUs; empty for none.
         devices: slot (`node`, `gpu3`, `path gpu0-nic1`, `setting NCCL_DEBUG`) -> values in the order of
             compare/fields.py. PCI addresses are written as slots, so that equal wiring gives equal values.
+        untold: kinds of slots (`gpu`, `module`) of which there may be more than the node's source tells.
         addresses: slot -> PCI address, for slots of devices that have one; `label SLOT` -> name of a NIC (`mlx5_1`).
         approximate: name -> number that differs a little between equal nodes (memory sizes in bytes).
         identifiers: slot -> UUID or GUID; never compared between nodes, only between two looks at one node.
@@ -132,6 +135,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     hardware_type: str = ""
     gpu_model: str = ""
     devices: dict[str, tuple[Value, ...]] = {}
+    untold: tuple[str, ...] = ()
     addresses: dict[str, str] = {}
     approximate: dict[str, float] = {}
     identifiers: dict[str, str] = {}
@@ -154,6 +158,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         majority: what most others have.
         share: part of the compared nodes that have `majority`, 0 to 1.
         comparable: False where one of the two values could not be known, so that they may be equal after all.
+        unknown: which of `value` and `majority` is not known -> why (`denied`, `not_recorded`).
         path: where the value stands in the node's JSON report.
         source: the file or call of the machine behind it.
         slot: the device by its place among those of its kind (`gpu3`, `pci pci12`, `node`), as NodeFacts has them.
@@ -166,6 +171,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     majority: str
     share: float = 1.0
     comparable: bool = True
+    unknown: dict[str, str] = {}
     path: str = ""
     source: str = ""
     slot: str = ""

@@ -459,4 +459,7 @@ class ReportDoc(msgspec.Struct, kw_only=True):
     findings: list[FindingDoc]
     probes: list[ProbeDoc]
     missing: dict[str, str] = {}
-    """List that may lack entries (`nics`) -> why."""
+    """List that may lack entries (`gpus`, `nics`, `host.services`) -> why.
+
+    `host` and `software`: what is absent there was not looked for.
+    """

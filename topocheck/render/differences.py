@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from topocheck.compare.faults import Fault, faults
+from topocheck.compare.fields import LOOSE_KINDS, kind_of
 from topocheck.compare.types import Difference
 from topocheck.model.base import is_digits
 from topocheck.render.page import Page
@@ -100,6 +101,45 @@ def fault_line(f: Fault, page: Page) -> None:
 def related(f: Fault) -> str:
     """Return how many other differences come from the same fault."""
     return f" (+{f.related} related, --json)" if f.related else ""
+
+
+_LISTS = {
+    "gpu": "GPUs",
+    "accelerator": "accelerators",
+    "nic": "RDMA NICs",
+    "port": "ports of RDMA NICs",
+    "pci": "PCI ports",
+    "interface": "network interfaces",
+    "numa": "NUMA nodes",
+    "path": "paths",
+    "inventory": "PCI devices",
+    "module": "kernel modules",
+    "software": "software",
+    "setting": "settings",
+}
+_OF_KIND = {"gpu": "GPU", "nic": "NIC", "port": "port", "pci": "PCI", "numa": "NUMA node"}
+
+
+def not_comparable(differences: Sequence[Difference], mine: str, reference: str, page: Page) -> None:
+    """Add what one of two nodes does not tell, each field once; the values that the other has are in the JSON."""
+    sides: dict[str, dict[str, dict[str, None]]] = {}
+    for d in differences:
+        whole = kind_of(d.slot) in LOOSE_KINDS - {"probe"} or d.field in ("device", kind_of(d.slot))
+        kind, name = kind_of(d.slot), field_name(d.field)
+        owner, what = ("", _LISTS.get(kind, d.device)) if whole else (_OF_KIND.get(kind, kind), name)
+        if kind == "probe":
+            owner, what = "", d.device
+        for side, why in d.unknown.items():
+            reason = f" ({why.replace('_', ' ')})" if why else ""
+            where = f"not known of {mine if side == 'value' else reference}{reason}"
+            sides.setdefault(where, {}).setdefault(owner, {})[what] = None
+    if sides:
+        page.heading("not comparable (--json has the values)")
+    for where, owners in sides.items():
+        parts = [
+            f"{owner}: {', '.join(fields)}" if owner else ", ".join(fields) for owner, fields in sorted(owners.items())
+        ]
+        page.text(f"{where}: {'; '.join(parts)}", style="dim", hang=2)
 
 
 def percent(share: float) -> str:

@@ -11,7 +11,7 @@ import msgspec
 import topocheck
 from topocheck.model.base import State
 from topocheck.model.document import SCHEMA_VERSION
-from topocheck.render.differences import fault_line, field_name, field_value, related, together
+from topocheck.render.differences import fault_line, field_name, field_value, not_comparable, related, together
 from topocheck.render.fabric import fabric_section, joined_tree
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import csv_text, json_text, name_text
@@ -296,18 +296,18 @@ def paint_differences(
     if job:
         job_section(job, page, MAX_LINES)
     section = ""
-    for f in (*together(real), *together([d for d in differences if not d.comparable])):
+    for f in together(real):
         d = f.difference
-        heading = d.section if d.comparable else "not comparable: missing in one of the two reports"
-        if heading != section:
-            section = heading
+        if d.section != section:
+            section = d.section
             page.heading(section)
         how = _CAME_OR_WENT.get(d.value) or (
             f"{field_name(d.field)} {field_value(d.field, d.majority)} -> {field_value(d.field, d.value)}"
         )
-        page.text(f"{d.device}: {how}{related(f)}", style="" if d.comparable else "magenta", hang=4)
+        page.text(f"{d.device}: {how}{related(f)}", hang=4)
         if d.source:
             page.text(d.source, indent=6, style="dim", hang=2)
+    not_comparable([d for d in differences if not d.comparable], mine, reference, page)
 
 
 def _names(names: Sequence[str]) -> str:

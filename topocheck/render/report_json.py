@@ -153,9 +153,14 @@ def report_document(report: Report, version: str, *, pairs: bool = True) -> doc.
         limits=fill(doc.LimitsDoc, node.limits),
         software=dict(sorted(node.software.versions.items())),
         findings=[finding(f) for f in report.findings],
-        missing={} if topology.nics_untold is None else {"nics": str(topology.nics_untold)},
+        missing={name: str(why) for name, why in _untold(report).items()},
         probes=[doc.ProbeDoc(name=p.name, state=p.state, ms=p.ms, detail=p.detail) for p in node.probes],
     )
+
+
+def _untold(report: Report) -> dict[str, Missing]:
+    why = report.topology.nics_untold
+    return report.untold if why is None else {**report.untold, "nics": why}
 
 
 def _host(report: Report) -> doc.HostDoc:
