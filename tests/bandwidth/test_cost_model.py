@@ -95,7 +95,7 @@ def test_a_bend_is_found_where_it_is() -> None:
     ("made", "why"),
     [
         ([Point(1024, 1e-5), Point(4096, 2e-5)], "a fit needs 4"),
-        ([Point(1024.0 * 4**k, 1e-5) for k in range(6)], "hardly longer"),
+        ([Point(1024.0 * 4**k, 1e-5) for k in range(6)], "barely longer"),
         ([Point(1024.0 * 8**k, t) for k, t in enumerate([1e-5, 1e-5, 9e-5, 3e-5, 9e-4])], "time falls"),
         ([Point(1024.0 * 4**k, 0.0) for k in range(6)], "not positive"),
     ],

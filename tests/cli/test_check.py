@@ -425,14 +425,7 @@ def test_a_wrong_choice_names_the_nearest() -> None:
         common.choose("jsn", ("text", "json"), "--format")
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (("--budget", "0.01"), "--budget 0.01: no check could be evaluated in that time; expected at least 1 s"),
-        (("--budget", "5", "--from", "x.snap"), "--budget limits how long this machine is asked"),
-    ],
-)
-def test_a_budget_that_cuts_everything_or_nothing_is_refused(args: tuple[str, ...], words: str) -> None:
-    said = run(check_command, *args)
+def test_a_budget_that_cuts_everything_is_refused() -> None:
+    said = run(check_command, "--budget", "0.01")
     assert said.code == 2
-    assert words in said.error
+    assert "--budget 0.01: no check could be evaluated in that time; expected at least 1 s" in said.error

@@ -86,7 +86,7 @@ def test_a_network_that_is_not_there_ends_init(folder: Path):
     assert fatal(folder, "NCCL_NET=IB") == (0, "")
     off = write_snapshot(folder / "off.snap", HGX, environment={"NCCL_IB_DISABLE": "1"})
     data = predicted("--from", off, "--set", "NCCL_NET=IB")
-    assert "no RDMA device that NCCL would take" in data["fatal"]
+    assert "no RDMA device that NCCL would use" in data["fatal"]
     assert data["nics"] == []
 
 

@@ -144,7 +144,7 @@ def test_html(folder: Path, usual: Path, names: Mapping[str, str]) -> None:
     page = Tags()
     page.feed(said("fleet", usual, bad, "--format", "html").out)
     tags = set(
-        "html head meta title style body header main section footer h1 h2 h3 article div span b "
+        "html head meta title style body header main section footer h1 h2 h3 article div span b details summary "
         "table thead tbody tr th td code p".split()
     )
     assert {tag for tag, _, _ in page.found} <= tags

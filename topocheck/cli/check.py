@@ -119,8 +119,6 @@ def check(
             raise InputError(
                 f"--budget {budget:g}: no check could be evaluated in that time; expected at least {LEAST_BUDGET_S:g} s"
             )
-        if budget is not None and from_:
-            raise InputError("--budget limits how long this machine is asked; with --from nothing is asked")
         asked = check_input.Asked(
             recording=tuple(from_ or ()),
             only=tuple(map(common.current_check, common.by_comma(only))),

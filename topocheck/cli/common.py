@@ -41,7 +41,7 @@ def writable(path: Optional[Path]) -> Optional[Path]:  # noqa: UP045
     if path is not None:
         if str(path) == ".":
             raise InputError("--output: expected the name of a file")
-        check_file(path)
+        check_writable(path, "--output")
     return path
 
 

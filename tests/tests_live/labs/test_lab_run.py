@@ -65,6 +65,8 @@ def test_a_pipeline_and_servers_over_mpi(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.torch
 def test_torchs_own_pipeline_moves_the_same_and_holds_as_much(tmp_path: Path) -> None:
     report = lab(tmp_path, "pipeline", "--backend", "gloo", "--ranks", "2", "--pieces", "4", "--compute", "2")
     assert column(report, 0, "schedule") == ["F-then-B", "F-then-B (torch)", "1F1B", "1F1B (torch)"]

@@ -112,7 +112,6 @@ def _shared(c: Context, network: str, members: list[Port], filters: list[Interfa
     yield Finding(
         state=state,
         subject="node",
-        devices=tuple(dict.fromkeys(n.address for n, _, _ in members)),
         title=f"{names} are in one subnet ({network}), and {what}",
         consequence="packets for one port arrive at another: RoCE connections time out (work completion with status "
         "12), or all traffic shares one port",
@@ -179,7 +178,6 @@ def no_route(c: Context) -> Iterator[Finding]:
     yield Finding(
         state=State.WARN,
         subject="node",
-        devices=tuple(dict.fromkeys(n.address for n, _, _ in without)),
         title=f"no route to other nodes leaves by {names}, whose subnet holds only the port and its switch",
         consequence=f"packets of these ports for other nodes {leaves}: RoCE connections fail or time out",
         evidence=(
