@@ -83,7 +83,8 @@ _LATER = frozenset(
     transparent_hugepages remove_ipc peer_memory_symbol conf_computing nvml_library device_files mpi_cuda_aware
     network_plugins topo_file_path clock_memory_max_mhz clock_sm_application_mhz power_limit_mw power_limit_default_mw
     max_read_request_bytes ats_enabled p2p_clique opens services
-    p2p_status
+    p2p_status nproc dma_buf fabric_handles flush_writes_options gpudirect_rdma max_payload_supported_bytes revision
+    hw_rev addressing_mode autonomous_speed_disabled c2c_enabled virtualization_mode node_type memory_affinity
     """.split()
 )
 """Fields that reports of version 0.1 do not have."""
@@ -108,7 +109,7 @@ def decode(data: bytes, name: str) -> LeanReport:
         # What is compared is called in 1.x as in 2.0, but for the ids of some checks.
         for finding in report.findings:
             finding.id = old_names.current(finding.id)
-        for part in (report.host, *report.gpus, *report.accelerators, *report.nics, *report.pci):
+        for part in (report.host, report.limits, *report.gpus, *report.accelerators, *report.nics, *report.pci):
             for name in _LATER.intersection(part.__struct_fields__):
                 part.missing.setdefault(name, "not_recorded")
     elif major != SCHEMA_VERSION.split(".")[0]:
