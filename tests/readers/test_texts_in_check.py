@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import run
+from tests.machines.builder import machine
+from tests.readers import texts
 from topocheck.cli.check import check
 from topocheck.cli.report import report
-from topocheck.host.base import Host, RecordedBackend
-from topocheck.pipeline import Report, build_report
+from topocheck.host.base import Host, HostError, RecordedBackend
+from topocheck.model.base import Missing, Reason
+from topocheck.pipeline import Report, build_report, read_node
 from topocheck.readers.files import read_data
 
 LSPCI = """\
@@ -104,6 +108,39 @@ def test_a_p2p_matrix_alone_is_one_too(tmp_path: Path) -> None:
     assert "p2p.refused" in ran.out
     assert "CNS" in ran.out
     assert "hidden from here" not in ran.out
+
+
+@pytest.mark.parametrize("name", ["h100_x2_vm", "l40s_x8"])  # one pair of GPUs, and many
+def test_peer_access_that_the_files_cannot_hold_is_no_finding_of_a_pair(tmp_path: Path, name: str) -> None:
+    gpus = read_node(Host(machine(name).backend, name)).nvml
+    asked, given = tmp_path / "smi_q.xml", tmp_path / "topo.txt"
+    asked.write_text(texts.smi_xml(gpus))
+    assert not isinstance(gpus.gpus, Missing)
+    labels = [f"GPU{g.index}" for g in gpus.gpus]
+    rows = [[" X " if a == b else "NODE" for b in labels] for a in labels]
+    given.write_text(
+        "\t"
+        + "\t".join(labels)
+        + "\n"
+        + "".join(f"{a}\t" + "\t".join(r) + "\n" for a, r in zip(labels, rows, strict=True))
+    )
+    told = json.loads(run(check, "--from", asked, "--from", given, "--format", "json").out)
+    assert [f["id"] for f in told["findings"] if f["id"].startswith("p2p.")] == []
+    assert next(r for r in told["checks"] if r["id"] == "p2p.refused")["state"] == "unknown"
+    shown = run(report, "--from", asked, "--from", given, "--width", "200").out
+    assert "UNKNOWN  p2p." not in shown
+    matrix = shown[shown.index("Matrix") : shown.index("Devices")]
+    assert "UNKNOWN" not in matrix
+
+
+def test_peer_access_that_was_asked_for_and_not_answered_stays_a_finding(tmp_path: Path) -> None:
+    gpus = read_node(Host(machine("h100_x2_vm").backend, "x")).nvml
+    answers = dict(read_data("smi_q.xml", texts.smi_xml(gpus).encode()).answers)
+    answers |= {
+        f"nvml:DeviceGetP2PStatus|{pair}|{n}": HostError(Reason.DENIED) for pair in ("0|1", "1|0") for n in range(5)
+    }
+    found = {f.id for f in build_report(Host(RecordedBackend(answers), "x")).findings}
+    assert "p2p.refused" in found
 
 
 def test_xids_of_a_text_of_dmesg_are_judged() -> None:

@@ -154,17 +154,22 @@ def without_untold(node: Node, findings: Iterable[Finding]) -> list[Finding]:
 
     A machine that is made from texts (`Node.made_from`) lacks most facts: one finding says so for all, and a check
     whose every gap is of that kind stays unknown without a finding of its own (`settle`). What is found of a device
-    stays: of that the texts told something.
+    stays where the texts say something of it: one answer at least that it rests on is there.
     """
     if node.made_from is None:
         return list(findings)
     lost = sources_lost(node)
 
     def only_untold(f: Finding) -> bool:
-        gaps = () if f.devices else lost_for(f.id, State.OK, lost)
+        gaps = () if f.devices and not _rests_on_nothing(f) else lost_for(f.id, State.OK, lost)
         return bool(gaps) and all(x.why.reason is Reason.NOT_RECORDED for x in gaps)
 
     return [f for f in findings if f.state is not State.UNKNOWN or f.id == _OF_THE_TEXTS or not only_untold(f)]
+
+
+def _rests_on_nothing(f: Finding) -> bool:
+    """Tell whether none of the answers that a finding quotes is in the given files (`str(Missing)`, `!` if raw)."""
+    return all(e.raw.removeprefix("!").startswith(Reason.NOT_RECORDED.value) for e in f.evidence)
 
 
 def late_sources(node: Node) -> dict[str, str]:
