@@ -110,6 +110,27 @@ def test_counters_that_cannot_be_read_say_why() -> None:
     assert port.missing["link_downed"] == Missing(Reason.UNSUPPORTED, "EINVAL")
 
 
+def test_carrier_losses_of_an_interface_are_those_of_its_roce_port() -> None:
+    of = plan()
+    assert of.interfaces == (("mlx5_8", "ens7f0np0"), ("mlx5_9", "ens8f0np0"))  # the other eight are InfiniBand
+    lost = {"/sys/class/net/ens7f0np0/carrier_down_count": "3"}
+    got, _ = sample(of, files=lost)
+    counts = {p.subject: p.counters.get("carrier_down_count") for p in got.ports}
+    assert counts.pop("mlx5_8/1") == 3
+    assert set(counts.values()) == {None}
+    _, between = sample(of, full=False, files=lost)
+    assert not any("carrier_down_count" in q for q in between)
+
+
+def test_of_two_interfaces_on_one_function_neither_is_the_ports() -> None:
+    node = read_node(machine(HGX).host())
+    assert not isinstance(node.net.interfaces, Missing)
+    second = next(i for i in node.net.interfaces if i.name == "ens7f0np0")
+    more = (*node.net.interfaces, msgspec.structs.replace(second, name="ens7f0npf0vf0"))
+    node = msgspec.structs.replace(node, net=msgspec.structs.replace(node.net, interfaces=more))
+    assert plan_of(build(node), node).interfaces == (("mlx5_9", "ens8f0np0"),)
+
+
 def test_a_machine_without_anything_has_nothing_to_sample() -> None:
     got, questions = sample(Plan())
     assert got == Sample(at_s=0.0)

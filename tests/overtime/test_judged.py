@@ -43,6 +43,7 @@ PLANTED = {
     "port down": (p.later(p.is_port, state="DOWN", phys_state="Polling"), "watch.port-flap", F, p.PORT),
     "port flap": (p.later(p.is_port, back=True, state="INIT"), "watch.port-flap", W, p.PORT),
     "flap between samples": (p.grow(p.is_port, "link_downed", 1), "watch.port-flap", W, p.PORT),
+    "carrier lost": (p.grow(p.is_port, "carrier_down_count", 1), "watch.port-flap", W, p.PORT),
     "port retrained": (p.grow(p.is_port, "link_error_recovery", 1), "watch.port-flap", W, p.PORT),
     # 400 Gb/s for 55 s are 2.2e13 bits, of which 22 may be wrong; by chance up to 22 + 3 * sqrt(22) + 3 = 39.
     "symbol errors": (p.grow(p.is_port, "symbol_error", 400), "watch.port-errors", W, p.PORT),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from topocheck.model.address import normalize_address
@@ -34,6 +36,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ends: PCI functions of GPUs and NICs, whose links are read each time.
         functions: these and the ports above them, whose AER counters are read in full samples.
         ports: (RDMA device, port).
+        interfaces: (RDMA device, network interface) of devices with one RoCE port and one interface of its own.
         counters: also GPUs' counters, throughput and NVLinks; without, states alone.
         full_every: each so-manieth sample is a full one, with all counters; the first is.
         last: number of the last sample, which is a full one too; -1 where it is not known.
@@ -45,6 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ends: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     ports: tuple[tuple[str, int], ...] = ()
+    interfaces: tuple[tuple[str, str], ...] = ()
     counters: bool = True
     full_every: int = 1
     last: int = -1
@@ -76,10 +80,25 @@ def plan_of(topology: Topology, node: Node, full_every: int = 1, last: int = -1,
         ends=tuple(dict.fromkeys(ends)),
         functions=tuple(dict.fromkeys([*ends, *chain])),
         ports=tuple(ports),
+        interfaces=tuple(_interfaces(node)),
         full_every=full_every,
         last=last,
         traffic=traffic,
     )
+
+
+def _interfaces(node: Node) -> Iterator[tuple[str, str]]:
+    """Yield each RDMA device with the one interface that is its port's.
+
+    A function with several interfaces (two ports, or a switch's representors of virtual functions) is left out: which
+    is the port's is not certain.
+    """
+    if isinstance(node.net.rdma, Missing) or isinstance(node.net.interfaces, Missing):
+        return
+    for rdma in node.net.rdma:
+        own = [i.name for i in node.net.interfaces if known(rdma.address) and i.address == rdma.address]
+        if len(own) == 1 and [p.link_layer for p in rdma.ports] == ["Ethernet"]:
+            yield rdma.name, own[0]
 
 
 def devices_of(topology: Topology) -> tuple[Device, ...]:

@@ -28,6 +28,8 @@ ERRORS = (
     "port_xmit_packets",
     "port_xmit_wait",
 )
+CARRIER = "carrier_down_count"
+"""How often an interface lost its carrier (Linux Documentation/ABI/testing/sysfs-class-net): a flap of a RoCE port."""
 HW_ERRORS = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err")
 
 
@@ -41,7 +43,8 @@ def read_links_and_ports(host: Host, plan: Plan, *, full: bool) -> list[Reading]
     ends = frozenset(plan.ends)
     addresses = plan.functions if full else plan.ends
     out: list[Reading] = [_function(host, a, link=a in ends, full=full) for a in addresses]
-    out += [_port(host, device, port, full=full) for device, port in plan.ports]
+    interfaces = dict(plan.interfaces) if full else {}
+    out += [_port(host, device, port, interfaces.get(device), full=full) for device, port in plan.ports]
     return out
 
 
@@ -84,7 +87,7 @@ def _there(host: Host, path: str) -> bool:
     return True
 
 
-def _port(host: Host, device: str, port: int, *, full: bool) -> PortReading:
+def _port(host: Host, device: str, port: int, interface: str | None, *, full: bool) -> PortReading:
     folder = Folder(host, f"{CLASS}/{device}/ports/{port}")
     state = folder.value("state", parse_state)
     if isinstance(state, Missing) and state.reason is Reason.ABSENT and not _there(host, folder.path):
@@ -92,11 +95,12 @@ def _port(host: Host, device: str, port: int, *, full: bool) -> PortReading:
     wanted = [f"counters/{n}" for n in TRAFFIC]
     if full:
         wanted += [*(f"counters/{n}" for n in ERRORS), *(f"hw_counters/{n}" for n in HW_ERRORS)]
+    answers = {path.partition("/")[2]: folder.value(path, parse_counter) for path in wanted}
+    if interface is not None:
+        answers[CARRIER] = Folder(host, f"/sys/class/net/{interface}").value(CARRIER, parse_counter)
     counters: dict[str, int] = {}
     missing: dict[str, Missing] = {}
-    for path in wanted:
-        name = path.partition("/")[2]
-        value = folder.value(path, parse_counter)
+    for name, value in answers.items():
         if isinstance(value, int):
             counters[name] = value
         elif value.reason is not Reason.ABSENT:  # each driver has its own

@@ -19,6 +19,8 @@ _DISCARDS_PER_MILLION = 100.0
 
 def _path(subject: str, name: str) -> str:
     device, _, port = subject.partition("/")
+    if name == "carrier_down_count":
+        return f"/sys/class/infiniband/{device}/device/net/*/{name}"
     folder = "hw_counters" if name.endswith(("_err", "sequence")) else "counters"
     return f"/sys/class/infiniband/{device}/ports/{port}/{folder}/{name}"
 
@@ -28,12 +30,21 @@ def _grown(history: History, subject: str, name: str) -> int:
     return 0 if g is None else g.increase
 
 
+_FLAPS = {
+    "link_downed": "went down",
+    "link_error_recovery": "was trained again",
+    "carrier_down_count": "lost its carrier",
+}
+"""Counter -> what the link did."""
+
+
 @check("watch.port-flap", severity=State.FAIL, reads=READS)
 def port_flap(context: Context) -> Iterator[Finding]:
     """A port went down, or its link was trained again.
 
     Looks at:
-        The state of each port over time, and the growth of link_downed and link_error_recovery.
+        The state of each port over time, the growth of link_downed and link_error_recovery, and on RoCE that of
+        carrier_down_count of its network interface.
 
     Why it matters:
         RDMA connections end when their link does: NCCL stops with an error or hangs until its timeout.
@@ -50,7 +61,7 @@ def port_flap(context: Context) -> Iterator[Finding]:
         raise not_applicable("no RDMA port was sampled")
     for subject, series in ports.items():
         states = [r.state for _, r in series if known(r.state)]
-        counted = {n: history.growth[Kind.PORT][subject].get(n) for n in ("link_downed", "link_error_recovery")}
+        counted = {n: history.growth[Kind.PORT][subject].get(n) for n in _FLAPS}
         grown = {n: g for n, g in counted.items() if g is not None and g.increase}
         left = "ACTIVE" in states and any(s != "ACTIVE" for s in states[states.index("ACTIVE") :])
         if not left and not grown:
@@ -70,8 +81,7 @@ def port_flap(context: Context) -> Iterator[Finding]:
 
 
 def _flapped(grown: dict[str, Growth]) -> str:
-    words = {"link_downed": "went down", "link_error_recovery": "was trained again"}
-    times = [f"{words[n]} {g.increase} time{'s' if g.increase > 1 else ''}" for n, g in grown.items()]
+    times = [f"{_FLAPS[n]} {g.increase} time{'s' if g.increase > 1 else ''}" for n, g in grown.items()]
     return f"the link {' and '.join(times)}" if times else "the port left ACTIVE and came back"
 
 

@@ -39,6 +39,7 @@ _PORT_ERRORS = (
     "symbol_error",
     "link_error_recovery",
     "link_downed",
+    "carrier_down_count",
     "port_rcv_errors",
     "port_xmit_discards",
     "local_link_integrity_errors",
