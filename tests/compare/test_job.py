@@ -72,6 +72,15 @@ def test_a_port_that_is_down_on_one_node() -> None:
     assert "mlx5_2 of b is down" in text
 
 
+def test_a_node_without_one_nic_is_not_compared_port_by_port() -> None:
+    """Behind the missing card each NIC stands one place further on: mlx5_2, Ethernet on both, where a has mlx5_1."""
+    a = (JobPort("nic0/1", "mlx5_0", "InfiniBand"), JobPort("nic1/1", "mlx5_1", "InfiniBand"),
+         JobPort("nic2/1", "mlx5_2", "Ethernet"))  # fmt: skip
+    b = (a[0], JobPort("nic1/1", "mlx5_2", "Ethernet"))
+    found = job_problems([("a", JobFacts(nics=3, ports=a)), ("b", JobFacts(nics=2, ports=b))])
+    assert [p.what for p in found] == []
+
+
 def test_link_layers_that_cannot_connect() -> None:
     state, subject, text = problems(facts("a"), facts("b", patch={"mlx5_0": {"layer": "Ethernet"}}))["link-layer"]
     assert (state, subject) == ("fail", "mlx5_0")

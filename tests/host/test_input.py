@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from topocheck.host import input as given
-from topocheck.host.input import chunks_of, read_file, read_input
+from topocheck.host.input import MAX_DEPTH, chunks_of, read_file, read_input, walk
 from topocheck.model.base import InputError
 
 LIMIT = 1 << 16
@@ -192,3 +192,14 @@ def test_standard_input_is_bounded_too(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(InputError, match="standard input is closed"):
         read_input("-", LIMIT, EXPECTED)
+
+
+def test_folders_nested_without_end_are_refused(tmp_path: Path) -> None:
+    """os.walk calls itself for each level, a thousand of which Python refuses with a traceback."""
+    at = tmp_path
+    for _ in range(MAX_DEPTH + 2):
+        at = at / "d"
+        at.mkdir()
+    with pytest.raises(InputError, match=f"nested more than {MAX_DEPTH} deep"):
+        list(walk(tmp_path))
+    assert len(list(walk(tmp_path / "d" / "d" / "d"))) == MAX_DEPTH

@@ -27,6 +27,8 @@ BDF = "0000:3b:00.0"
          "pcieport 0000:00:1d.4: bridge window [mem size 0xc00000000 64bit pref]: can't assign; no space"),
         ("pci 0000:01:00.0: BAR 1 [mem size 0x10000000 64bit pref]: can't assign; no space",
          "pci 0000:01:00.0: BAR 1 [mem size 0x10000000 64bit pref]: can't assign; no space"),
+        # the GPU's own identifier, which nothing asks for
+        ("NVRM: GPU at PCI:0000:47:00: GPU-12345678-1234-1234-1234-123456789abc", None),
         # what follows an Xid's number names a process
         ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=train.py, GPU has fallen off the bus.",
          "NVRM: Xid (PCI:0000:3b:00): 79"),

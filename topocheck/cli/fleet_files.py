@@ -19,7 +19,7 @@ from topocheck.compare.facts import node_facts
 from topocheck.compare.store import Collection, Row, row
 from topocheck.compare.types import NodeFacts, UnreadableFile
 from topocheck.host.gather.jsonable import plain_text
-from topocheck.host.input import read_file
+from topocheck.host.input import read_file, walk
 from topocheck.model.base import InputError
 from topocheck.parallel import Lost, in_children
 
@@ -93,7 +93,7 @@ def _matching(path: Path, error: OSError | ValueError) -> list[str]:
 def _below(folder: Path) -> Iterator[str]:
     looked_at = 0
     # Symbolic links to folders are not followed: they may lead in circles. The folder itself may be one.
-    for at, folders, names in os.walk(folder, followlinks=False):
+    for at, folders, names in walk(folder):
         looked_at += len(folders) + len(names)
         if looked_at > MAX_LOOKED_AT:
             raise InputError(

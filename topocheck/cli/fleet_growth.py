@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 from topocheck.cli.fleet_files import RECORDINGS
 from topocheck.compare.types import SharedFinding, UnreadableFile
 from topocheck.host.gather.jsonable import plain_text
+from topocheck.host.input import walk
 from topocheck.model.base import InputError, State
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def recordings(paths: Sequence[Path]) -> list[Path]:
     """Return the files with a recording's ending that paths name: files, and those below folders."""
     out = [p for p in paths if p.name.endswith(RECORDINGS)]
     for path in paths:
-        for at, folders, names in os.walk(path):  # of a file: nothing
+        for at, folders, names in walk(path):  # of a file: nothing
             folders[:] = sorted(f for f in folders if not f.startswith("."))
             out += [Path(at, n) for n in sorted(names) if n.endswith(RECORDINGS) and not n.startswith(".")]
             if len(out) > MOST:

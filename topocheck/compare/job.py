@@ -5,6 +5,7 @@ One engine for `fleet`, `diff` and `report --cluster`. A value that is not known
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from topocheck.compare.decode import LeanReport
@@ -40,6 +41,7 @@ def job_facts(report: LeanReport, slots: dict[str, str], nvlink_domain: str) -> 
         imex=_imex(report, nvlink_domain),
         network="" if "nccl.settings" in report.missing else report.nccl.network or "",
         settings_known="nccl.settings" not in report.missing,
+        nics=sum(bool(n.ports) for n in report.nics),
     )
 
 
@@ -143,10 +145,14 @@ def _devices(nodes: Named) -> Iterable[JobProblem]:
 
 
 def _per_port(nodes: Named) -> Iterable[JobProblem]:
-    """MTU and link layer of the port at one place of every node."""
+    """MTU and link layer of the port at one place of every node.
+
+    Of nodes with as many NICs as most: where one is missing, those behind it stand one place further on.
+    """
     places: dict[str, list[tuple[str, JobPort]]] = {}
+    usual = Counter(f.nics for _, f in nodes).most_common(1)
     for name, facts in nodes:
-        for port in facts.ports:
+        for port in facts.ports if facts.nics == usual[0][0] else ():
             places.setdefault(port.place, []).append((name, port))
     for _, at in sorted(places.items()):
         label = at[0][1].label

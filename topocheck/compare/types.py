@@ -73,6 +73,7 @@ class JobFacts(msgspec.Struct, frozen=True, array_like=True):
         imex: yes or no; empty where nothing is known or needed.
         network: what NCCL goes by between nodes; empty where not known.
         settings_known: a setting that is not in `settings` is not set.
+        nics: how many NICs with ports there are.
     """
 
     version: str = ""
@@ -85,6 +86,7 @@ class JobFacts(msgspec.Struct, frozen=True, array_like=True):
     imex: str = ""
     network: str = ""
     settings_known: bool = True
+    nics: int = 0
 
 
 class JobProblem(msgspec.Struct, frozen=True, kw_only=True):

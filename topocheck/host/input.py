@@ -24,6 +24,8 @@ WAIT_S = 60.0
 WRITER_S = 2.0
 """Seconds in which somebody must have opened the other end of a FIFO."""
 CHUNK_BYTES = 1 << 20
+MAX_DEPTH = 64
+"""Levels of folders that are gone into."""
 
 _KINDS = {
     stat.S_IFDIR: "is a folder",
@@ -200,3 +202,16 @@ _POLL_MS = 20
 
 def _late(name: str) -> InputError:
     return InputError(f"{name}: no end of it within {WAIT_S:g} s; whatever writes it is stuck or too slow")
+
+
+def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield (path, folders, files) of a folder and of those below it, as os.walk does; links are not followed.
+
+    Raises:
+        InputError: folders are nested deeper than MAX_DEPTH; os.walk calls itself for each level.
+    """
+    top = os.fspath(folder)
+    for at, folders, names in os.walk(top, followlinks=False):
+        yield at, folders, names
+        if folders and at[len(top) :].count(os.sep) >= MAX_DEPTH:
+            raise InputError(f"{top}: folders nested more than {MAX_DEPTH} deep; name the folder that holds the files")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from topocheck.host.input import read_file
+from topocheck.host.input import read_file, walk
 from topocheck.model.base import InputError
 from topocheck.readers.archive import MAX_MEMBER_BYTES, MAX_MEMBERS
 
@@ -26,7 +26,7 @@ def names(folder: Path, *, below: bool = True) -> Iterator[str]:
     if top == "/" or any(f"{top}/".startswith(f"{k}/") for k in KERNEL_FOLDERS):
         raise InputError(f"{folder}: this machine's own files; expected a folder of collected ones")
     count = 0
-    for at, folders, files in os.walk(folder, followlinks=False):
+    for at, folders, files in walk(folder):
         links = [f for f in folders if os.path.islink(os.path.join(at, f))]
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in links) if below else []
         for name in sorted((*files, *links)):

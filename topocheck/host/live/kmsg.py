@@ -15,7 +15,7 @@ _NUMBERS = r"[0-9a-fA-Fx,:. ()\[\]\-]{0,80}"
 PATTERNS = (
     rf"NVRM: Xid \(PCI:{_ADDRESS}\): [0-9]{{1,3}}",
     rf"NVRM: GPU {_ADDRESS}: (?:RmInitAdapter failed!|GPU has fallen off the bus)(?: \({_NUMBERS}\))?",
-    rf"NVRM: (?:GPU at PCI:{_ADDRESS}|The NVIDIA GPU {_ADDRESS})[^;]{{0,40}}",
+    rf"NVRM: The NVIDIA GPU {_ADDRESS}[^;]{{0,40}}",
     r"NVRM: API mismatch: the (?:NVIDIA kernel module|client) has (?:the )?version [0-9.]{1,20}",
     rf"(?:pcieport|pci|nvidia|mlx5_core) {_ADDRESS}: (?:BAR [0-9]{{1,2}}(?: \[[^\]]{{0,80}}\])?|bridge window"
     r"(?: \[[^\]]{0,80}\])?)(?::| )\s?(?:no space for|can't assign;?|failed to assign)(?: (?:no space|bridge window"
