@@ -183,7 +183,7 @@ def _as_known(node: Node, nccl: NcclView) -> NcclView:
     found = next((lost[name][0] for name in _NCCL_SEES if name in lost), None)
     if found is None:
         return nccl
-    gap = Missing(found.why.reason, f"prediction not available: {found.question} could not be read")
+    gap = Missing(found.why.reason, f"prediction not available: {found.shown} could not be read")
     pairs = tuple(msgspec.structs.replace(p, nccl_class=gap, transport=gap, reasons=()) for p in nccl.pairs)
     return msgspec.structs.replace(
         nccl, pairs=pairs, nvls=gap, nvls_reason=gap.detail if nccl.nvls_reason else "", bounds=()

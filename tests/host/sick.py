@@ -22,6 +22,8 @@ class SickProbe(msgspec.Struct, frozen=True):
     group: str
     deadline_s: float
     read: Callable[[Host], Any]
+    asks: str = ""
+    unasked: str = ""
 
     @property
     def path(self) -> str:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.host import sick
@@ -166,6 +167,15 @@ def test_state_of_a_probe_and_the_next_one_runs(read: object, state: str, word: 
     assert said.state == state
     assert word in said.detail
     assert status("letters", answers).state == "ok"
+
+
+def test_a_probe_that_did_not_ask_its_source_says_why() -> None:
+    """Other answers (here the letters) do not show that the source answers."""
+    quiet = msgspec.structs.replace(LETTERS, asks="cuda", unasked="not asked: nobody needs it")
+    said = status("letters", gather([quiet], PATIENCE_S, sick_backend()))
+    assert (said.state, said.detail) == ("empty", "not asked: nobody needs it")
+    asking = msgspec.structs.replace(LETTERS, asks="psutil", unasked="not asked")
+    assert status("letters", gather([asking], PATIENCE_S, sick_backend())).state == "ok"
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from topocheck.cli.check import check
 from topocheck.cli.report import report
 from topocheck.host.base import Host, HostError, RecordedBackend
 from topocheck.model.base import Missing, Reason
+from topocheck.model.node import Lost
 from topocheck.pipeline import Report, build_report, read_node
 from topocheck.readers.files import read_data
 
@@ -248,3 +249,54 @@ def test_two_functions_of_one_card_are_no_siblings_of_each_other() -> None:
 
 def _report(text: str) -> Report:
     return build_report(Host(RecordedBackend(read_data("ibstat.txt", text.encode()).answers)))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('<system version="1">\n <cpu numaid="0"\n</system>\n', "line 3, column 1:"),
+        ('$ uname -a\nx\n$ nvidia-smi -q -x\n<?xml version="1.0"?>\n<nvidia_smi_log>\n <a b>', "line 6, column 6:"),
+        (
+            '<?xml version="1.0"?>\n<!DOCTYPE topology SYSTEM "hwloc2.dtd">\n'
+            '<topology version="2.0">\n <object type="Machine"\n</topology>',
+            "line 5, column 1:",
+        ),
+    ],
+)
+def test_damaged_xml_is_named_with_line_and_column_of_the_file(text: str, place: str, tmp_path: Path) -> None:
+    """Where the parser stops, counted by hand: at a `<` inside a tag, at a `>` for a `=`."""
+    path = tmp_path / "given.xml"
+    path.write_text(text)
+    assert run(report, "--from", path).error.startswith(f"given.xml: {place}")
+
+
+def test_a_matrix_alone_says_what_it_cannot_show(tmp_path: Path) -> None:
+    path = tmp_path / "topo.txt"
+    path.write_text(OFF_NVLINK)
+    said = " ".join(run(check, "--from", path).out.split())
+    assert "probe pci: a matrix alone does not show the PCI tree; add lspci -vvv" in said
+    assert "not run" not in said
+
+
+def test_what_is_lost_is_named_as_people_know_it() -> None:
+    found = next(f for f in _report(IBSTAT).findings if f.id == "probe.answers-lost")
+    sources = [e.source for e in found.evidence]
+    assert sources
+    assert not [s for s in sources if "|" in s or s.startswith(("lines:", "read:", "conf:", "nvml:"))]
+
+
+@pytest.mark.parametrize(
+    ("question", "shown"),
+    [
+        ("lines:/proc/modules|nvidia |nvidia_uvm ", "/proc/modules"),
+        ("read:/sys/bus/pci/devices/0000:01:00.0/config|64", "/sys/bus/pci/devices/0000:01:00.0/config"),
+        ("nvml:DeviceGetP2PStatus|0|1|1", "NVML DeviceGetP2PStatus(0, 1, 1)"),
+        ("cuda:DriverGetVersion", "CUDA DriverGetVersion"),
+        ("environ:", "environment"),
+        ("run:nvidia-smi|topo|-m", "nvidia-smi topo -m"),
+        ("psutil:net_netmasks", "psutil net_netmasks"),
+        ("probe:nvml", "probe nvml"),
+    ],
+)
+def test_source_of_a_lost_answer(question: str, shown: str) -> None:
+    assert Lost(probe="x", question=question, why=Missing(Reason.DENIED)).shown == shown

@@ -131,7 +131,7 @@ def settle(node: Node, findings: Iterable[Finding], results: Iterable[CheckResul
         elif state in (State.OK, State.NOTE, State.NOT_APPLICABLE) and (missed := lost_for(r.id, state, lost)):
             late_one = missed[0].why.reason is Reason.TIMED_OUT
             state, missing = State.UNKNOWN, MissingData.OVERDUE if late_one else MissingData.LOST
-            detail = f"{missing}: {missed[0].question}: {missed[0].why}"
+            detail = f"{missing}: {missed[0].shown}: {missed[0].why_text}"
         out.append(
             CheckResult(
                 id=r.id,
@@ -200,7 +200,7 @@ def required_unknown(node: Node, results: Iterable[CheckResult], policy: Policy)
         required.add("nvml")
     said = {p.name: p for p in node.probes}
     probes = {
-        name: _why(said.get(name))
+        name: _why(said.get(name)) if node.probes else _MATRIX_ALONE.get(name, "not in a matrix alone")
         for name in sorted(required)
         if (p := said.get(name)) is None or p.state in ("failed", "timed_out")
     }
@@ -217,6 +217,12 @@ def required_unknown(node: Node, results: Iterable[CheckResult], policy: Policy)
         if r.state is State.UNKNOWN and policy.of(r.id).require
     ]
     return tuple(out)
+
+
+_MATRIX_ALONE = {
+    "pci": "a matrix alone does not show the PCI tree; add lspci -vvv, or judge a snapshot (topocheck snapshot save)"
+}
+"""Probe -> why it brought nothing where a pasted matrix is all there is, which no probe reads."""
 
 
 def _why(probe: ProbeStatus | None) -> str:

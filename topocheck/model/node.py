@@ -28,6 +28,29 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     question: str
     why: Missing
 
+    @property
+    def shown(self) -> str:
+        """The source as people know it: a path, `NVML DeviceGetName(0)`, a command line, `environment`."""
+        kind, _, rest = self.question.partition(":")
+        name, *args = rest.split("|")
+        if kind in _CALLS:
+            return f"{_CALLS[kind]} {name}" + (f"({', '.join(args)})" if args else "")
+        if kind == "run":
+            return " ".join((name, *args))
+        if name.startswith("/"):
+            return name
+        return f"{_SOURCES.get(kind, kind)} {rest}".strip()
+
+    @property
+    def why_text(self) -> str:
+        """Why it did not come, without the question said again."""
+        return self.why.reason.value if self.why.detail in ("", self.question) else str(self.why)
+
+
+_CALLS = {"nvml": "NVML", "cuda": "CUDA"}
+_SOURCES = {"environ": "environment", "process": "this process", "kernel_options": "options of the kernel",
+            "now": "clock"}  # fmt: skip
+
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that facts were read from, and what was recognised in it."""

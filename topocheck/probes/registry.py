@@ -27,6 +27,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         group: probes of one group share a child process; groups run at the same time.
         deadline_s: how long it may take before it is given up.
         per_gpu_s: how much longer for each GPU.
+        asks: the kind of question without which it has told nothing of its source; any where empty.
+        unasked: why it may have asked none, for its status.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     group: str = "files"
     deadline_s: float = 3.0
     per_gpu_s: float = 0.0
+    asks: str = ""
+    unasked: str = ""
 
     def for_gpus(self, number: int) -> Probe:
         """Return this probe with the deadline that it has on a machine of so many GPUs."""
@@ -65,7 +69,15 @@ PROBES = (
     Probe(name="settings", function="settings:read"),
     Probe(name="software", function="software:read"),
     Probe(name="nvml", function="nvml:read", group="nvml", deadline_s=10.0, per_gpu_s=NVML_PER_GPU_S),
-    Probe(name="cuda", function="cuda:read", group="cuda", deadline_s=10.0, per_gpu_s=NVML_PER_GPU_S),
+    Probe(
+        name="cuda",
+        function="cuda:read",
+        group="cuda",
+        deadline_s=10.0,
+        per_gpu_s=NVML_PER_GPU_S,
+        asks="cuda",
+        unasked="not asked: no RDMA NIC here, and CUDA_VISIBLE_DEVICES is not set",
+    ),
     Probe(name="services", function="system:read_services", group="commands", deadline_s=4.0),
     Probe(name="programs", function="software:read_commands", group="commands", deadline_s=4.0),
 )

@@ -24,6 +24,7 @@ from topocheck.readers.pci_answers import DEVICES
 from topocheck.readers.registry import readers, understood
 from topocheck.readers.sections import decoded, sections
 from topocheck.readers.unseen import statuses, unseen
+from topocheck.readers.xml_tree import XmlError
 
 _WHOLE_TEXT = (b"Start of NVIDIA bug report log file", b'"topocheck_version"')
 _WHOLE_WITHIN = 4096
@@ -155,7 +156,11 @@ def _of_text(name: str, text: str, heading: str = "") -> Iterator[Reading]:
             continue  # which of its lines are of the last start is not known
         for reader in readers():
             if reader.recognise(start):
-                found = reader.read(part.text)
+                try:
+                    found = reader.read(part.text)
+                except XmlError as e:
+                    line = e.line + part.first_line - 1
+                    raise InputError(f"{part.name}: line {line}, column {e.column}: {e.what} ({reader.name})") from None
                 if found.answers:
                     yield Reading(text=part, reader=reader.name, found=found)
     if (reading := files.reading(name)) is not None:

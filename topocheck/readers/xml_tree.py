@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.parsers import expat
 
+from topocheck.model.base import InputError
+
 MAX_ELEMENTS = 1 << 18
 MAX_DEPTH = 512
 """hwloc and NCCL nest a device in each bridge above it."""
 
 
-class XmlError(ValueError):
-    """The text is no XML that is read here; says the line."""
+class XmlError(InputError):
+    """The text is no XML that is read here. `line` and `column` count from 1."""
+
+    def __init__(self, what: str, line: int, column: int) -> None:
+        super().__init__(f"line {line}, column {column}: {what}")
+        self.what, self.line, self.column = what, line, column
 
 
 class Element:
@@ -37,8 +43,13 @@ class Element:
             stack.extend(reversed(e.children))
 
 
-def parse(text: str, *, cut: bool = False) -> Element:
-    """Return the root element. `cut`: a text that ends early counts as far as it goes.
+def parse(text: str, *, cut: bool = False, before: str = "") -> Element:
+    """Return the root element.
+
+    Args:
+        text: of the element, and what may stand before and after it.
+        cut: a text that ends early counts as far as it goes.
+        before: what stands before it in its file, for the place of an error.
 
     Raises:
         XmlError: it is not well formed, declares entities, or is larger than is read.
@@ -46,6 +57,15 @@ def parse(text: str, *, cut: bool = False) -> Element:
     parser = expat.ParserCreate()
     parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
     parser.buffer_text = True
+
+    def error(what: str, line: int, column: int) -> XmlError:
+        if line == 1:
+            column += len(before) - before.rfind("\n") - 1
+        return XmlError(what, line + before.count("\n"), column + 1)
+
+    def here(what: str) -> XmlError:
+        return error(what, parser.CurrentLineNumber, parser.CurrentColumnNumber)
+
     root: list[Element] = []
     stack: list[Element] = []
     count = 0
@@ -54,7 +74,7 @@ def parse(text: str, *, cut: bool = False) -> Element:
         nonlocal count
         count += 1
         if count > MAX_ELEMENTS or len(stack) >= MAX_DEPTH:
-            raise XmlError(f"line {parser.CurrentLineNumber}: more elements, or deeper, than is read")
+            raise here("more elements, or deeper, than is read")
         element = Element(name, attributes, parser.CurrentLineNumber)
         (stack[-1].children if stack else root).append(element)
         stack.append(element)
@@ -67,7 +87,7 @@ def parse(text: str, *, cut: bool = False) -> Element:
             stack[-1].text += text
 
     def entity(*_: object) -> None:
-        raise XmlError(f"line {parser.CurrentLineNumber}: declares an entity; none is read here")
+        raise here("declares an entity; none is read here")
 
     parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, data
     parser.EntityDeclHandler = entity
@@ -75,7 +95,7 @@ def parse(text: str, *, cut: bool = False) -> Element:
         parser.Parse(text.encode("utf-8", "replace"), True)
     except expat.ExpatError as e:
         if not (cut and root and e.code in (_NO_ELEMENTS, _UNCLOSED)):
-            raise XmlError(f"line {e.lineno}: {expat.ErrorString(e.code)}") from None
+            raise error(expat.ErrorString(e.code), e.lineno, e.offset) from None
     return root[0]
 
 

@@ -71,38 +71,34 @@ def answers_lost(c: Context) -> Iterator[Finding]:
     if c.node.made_from is not None:
         found = {q: x for of_probe in by_probe.values() for q, x in of_probe.items()}
         if untold := {q: x for q, x in found.items() if x.why.reason is Reason.NOT_RECORDED}:
-            yield _not_in_the_texts(c.node.made_from, sorted(untold))
+            yield _not_in_the_texts(c.node.made_from, sorted({x.shown for x in untold.values()}))
         kept = {p: {q: x for q, x in of.items() if q not in untold} for p, of in by_probe.items()}
         by_probe = {p: of for p, of in kept.items() if of}
     for probe, found in by_probe.items():
-        several = [found[q] for q in sorted(found)]
+        several = list({found[q].shown: found[q] for q in sorted(found)}.values())
         n = len(several)
         yield Finding(
             state=State.UNKNOWN,
             subject=f"probe {probe}",
             title=f"{probe}: {n} {'items' if n > 1 else 'item'} could not be read: "
-            + listed((f"{x.question} ({x.why.reason.value.replace('_', ' ')})" for x in several), 2),
+            + listed((f"{x.shown} ({x.why.reason.value.replace('_', ' ')})" for x in several), 2),
             consequence="checks that depend on this data are unknown",
-            evidence=tuple(Evidence(x.question, _why(x)) for x in several[:8]),
+            evidence=tuple(Evidence(x.shown, x.why_text) for x in several[:8]),
             rule="all data that a check depends on can be read",
             fix=first_fitting(c, *_FIXES.get(several[0].why.reason, _OTHERWISE)),
         )
 
 
-def _not_in_the_texts(made_from: MadeFrom, questions: list[str]) -> Finding:
+def _not_in_the_texts(made_from: MadeFrom, sources: list[str]) -> Finding:
     """Return the one finding for all that the given files do not tell."""
-    what = listed(made_from.unseen, 12) if made_from.unseen else f"{len(questions)} answers"
+    what = listed(made_from.unseen, 12) if made_from.unseen else f"{len(sources)} sources"
     return Finding(
         id="probe.answers-lost",
         state=State.UNKNOWN,
         subject="node",
         title=f"the given files do not hold all that checks need; nothing of: {what}",
         consequence="checks that depend on this data are unknown",
-        evidence=tuple(Evidence(q, "not recorded") for q in questions[:8]),
+        evidence=tuple(Evidence(q, "not recorded") for q in sources[:8]),
         rule="all data that a check depends on can be read",
         fix="add the files that hold it (docs/readers.md), or a snapshot (topocheck snapshot save)",
     )
-
-
-def _why(x: Lost) -> str:
-    return x.why.reason.value if x.why.detail in ("", x.question) else str(x.why)

@@ -40,6 +40,8 @@ class Probe(Protocol):
         group: probes of one group share a child.
         deadline_s: after this long without being done, the question being asked counts as hung.
         path: where its function is, as `module:function`.
+        asks: the kind of question without which it has told nothing of its source; any where empty.
+        unasked: why it may have asked none.
     """
 
     @property
@@ -50,6 +52,10 @@ class Probe(Protocol):
     def deadline_s(self) -> float: ...  # noqa: D102
     @property
     def path(self) -> str: ...  # noqa: D102
+    @property
+    def asks(self) -> str: ...  # noqa: D102
+    @property
+    def unasked(self) -> str: ...  # noqa: D102
     @property
     def read(self) -> Callable[[Host], Any]: ...  # noqa: D102
 
@@ -100,6 +106,8 @@ class _SentProbe(msgspec.Struct, frozen=True):
     group: str
     deadline_s: float
     path: str
+    asks: str
+    unasked: str
 
     def read(self, host: Host) -> Any:
         return _named(self.path)(host)
@@ -127,7 +135,7 @@ def encode_job(job: Job) -> bytes:
     """Return a job as msgpack."""
     errors = {k: (a.reason, a.detail) for k, a in job.answers.items() if isinstance(a, HostError)}
     sent = _SentJob(
-        probes=[_SentProbe(p.name, p.group, p.deadline_s, p.path) for p in job.probes],
+        probes=[_SentProbe(p.name, p.group, p.deadline_s, p.path, p.asks, p.unasked) for p in job.probes],
         backend=job.backend,
         answers={k: a for k, a in job.answers.items() if k not in errors},
         errors=errors,
@@ -275,6 +283,8 @@ def run_job(job: Job, pipe: int) -> None:
         try:
             probe.read(Host(asker))
             state, detail = state_of(asker.seen)
+            if state == "ok" and probe.asks and not any(q.startswith(f"{probe.asks}:") for q in asker.seen):
+                state, detail = "empty", probe.unasked
         except HostError as e:
             state, detail = state_of(asker.seen)
             if state == "ok":

@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 
 from topocheck.model.address import format_cpulist, normalize_address
-from topocheck.model.base import InputError
 from topocheck.probes.cpuinfo import CPUINFO_BYTES
 from topocheck.readers import pci_answers as pci
 from topocheck.readers import pci_tree
 from topocheck.readers import rdma_answers as rdma
 from topocheck.readers.base import Answers, Reader
-from topocheck.readers.xml_tree import Element, XmlError, parse
+from topocheck.readers.xml_tree import Element, parse
 
 _NODES = "/sys/devices/system/node"
 _TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\](?: \[([0-9a-f]{4}):([0-9a-f]{4})\])?")
@@ -33,13 +32,10 @@ def read(text: str) -> Answers:
     """Return PCI functions, RDMA and network devices, NUMA nodes, and what the machine is.
 
     Raises:
-        InputError: it is no XML.
+        XmlError: it is no XML.
     """
     start = max(text.find("<?xml"), 0)
-    try:
-        root = parse(text[start:])
-    except XmlError as why:
-        raise InputError(f"XML of hwloc: {why}") from None
+    root = parse(text[start:], before=text[:start])
     found = Answers()
     tree = _Tree(found)
     # (element, NUMA nodes of the nearest object above with a set of them, PCI function above)

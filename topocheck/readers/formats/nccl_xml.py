@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 
 from topocheck.model.address import normalize_address
-from topocheck.model.base import InputError
 from topocheck.readers import pci_answers as pci
 from topocheck.readers import rdma_answers as rdma
 from topocheck.readers.base import Answers, Reader
-from topocheck.readers.xml_tree import Element, XmlError, parse
+from topocheck.readers.xml_tree import Element, parse
 
 
 def recognise(text: str) -> bool:
@@ -29,7 +28,7 @@ def read(text: str) -> Answers:
     """Return PCI functions with their ids and NUMA node, and NICs.
 
     Raises:
-        InputError: it is no XML.
+        XmlError: it is no XML.
     """
     start, end = text.find("<system"), text.find("</system>")
     part = _PART.search(text) if start < 0 else None
@@ -38,10 +37,7 @@ def read(text: str) -> Answers:
         start = part.start()
         body = f"<system>{text[start : text.rfind('>') + 1]}"
     before = text.count("\n", 0, max(start, 0))
-    try:
-        root = parse(body, cut=True)
-    except XmlError as why:
-        raise InputError(f"topology XML of NCCL: {why}") from None
+    root = parse(body, cut=True, before=text[: max(start, 0)])
     found = Answers()
     addresses: list[str] = []
     names: list[str] = []

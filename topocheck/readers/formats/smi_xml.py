@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from topocheck.model.base import InputError, is_digits
+from topocheck.model.base import is_digits
 from topocheck.readers import nvml_answers
 from topocheck.readers.base import Answers, Reader
 from topocheck.readers.nvml_answers import Value
-from topocheck.readers.xml_tree import Element, XmlError, parse
+from topocheck.readers.xml_tree import Element, parse
 
 MAX_GPUS = 256
 _START = re.compile(r"<nvidia_smi_log[\s>]")
@@ -51,17 +51,15 @@ def read(text: str) -> Answers:
     """Return what the GPUs and the driver say.
 
     Raises:
-        InputError: it is no XML.
+        XmlError: it is no XML.
     """
     found = Answers()
     begin = re.search(r"<\?xml|<!DOCTYPE nvidia_smi_log|<nvidia_smi_log[\s>]", text)
     start = begin.start() if begin else 0
     end = text.find("</nvidia_smi_log>")
     before = text.count("\n", 0, start)
-    try:
-        root = parse(text[start : end + len("</nvidia_smi_log>") if end >= 0 else None], cut=True)
-    except XmlError as e:
-        raise InputError(f"XML of nvidia-smi -q -x: {e}") from None
+    body = text[start : end + len("</nvidia_smi_log>") if end >= 0 else None]
+    root = parse(body, cut=True, before=text[:start])
     tops = {e.name: (e.text.strip(), e.line + before) for e in root.children}
     if "driver_version" in tops:
         found.put(tops["driver_version"][1], tops["driver_version"][0], "nvml", "SystemGetDriverVersion")
