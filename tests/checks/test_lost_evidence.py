@@ -148,7 +148,7 @@ def test_one_cause_is_told_once_and_every_check_that_needs_it_is_unknown() -> No
     (f,) = told(report)
     assert (f.state, f.subject) == (State.UNKNOWN, "probe system")  # the first to ask for the environment
     assert "environment (denied)" in f.title
-    assert f.evidence[0].source == "environ:"
+    assert f.evidence[0].source == "environment"
     unknown = {r.id: r.detail for r in report.results if r.state is State.UNKNOWN}
     assert {"nccl.hca-prefix", "nccl.unknown-setting", "rdma.gid-index"} <= unknown.keys()
     assert unknown["nccl.hca-prefix"].startswith(MissingData.LOST)
