@@ -136,3 +136,11 @@ def test_the_new_options_are_there(topocheck: Topocheck) -> None:
 
 def test_json_is_short_for_the_format():
     assert spelled_out(["report", "--json", "--", "--json"]) == ["report", "--format=json", "--", "--json"]
+
+
+def test_a_link_is_named_as_reports_name_it(topocheck: Topocheck) -> None:
+    """16 GT/s x 128/130 x 16 / 8 = 31.508 GB/s."""
+    assert topocheck("pcie", "gen4", "x16").out == topocheck("pcie", "4", "16").out
+    assert "31.508 GB/s" in topocheck("pcie", "gen4", "x16").out
+    wrong = topocheck("pcie", "four", "x16")
+    assert (wrong.code, "such as 5 16 or gen5 x16" in wrong.error) == (2, True)

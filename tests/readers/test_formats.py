@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from tests.machines.builder import machine
 from tests.readers.facts import read
-from topocheck.model.base import Missing, Reason, known
+from topocheck.model.base import InputError, Missing, Reason, known
+from topocheck.pipeline import build_report
+from topocheck.render.report_json import encode, report_document
 
 IBV_DEVINFO = """hca_id:\tmlx5_0
 \ttransport:\t\t\tInfiniBand (0)
@@ -128,3 +133,12 @@ def test_a_command_line_without_boot_image() -> None:
     options = read("console=ttyS0 quiet panic=1 pci=realloc=off iommu=pt -- --addr 0.0.0.0\n").system.kernel_options
     assert known(options)
     assert "pci=realloc=off" in options
+
+
+def test_a_report_of_a_later_schema_is_refused() -> None:
+    made = encode(report_document(build_report(machine("laptop").host()), "2.0"))
+    text = made if isinstance(made, str) else made.decode()
+    later = text.replace('"2.0"', '"9.0"', 1)
+    assert '"schema_version": "9.0"' in later
+    with pytest.raises(InputError, match=r"schema version '9\.0'; this version reads 1\.x and 2\.x"):
+        read(later)

@@ -20,6 +20,8 @@ from topocheck.readers.base import Answers, Reader
 _NODES = "/sys/devices/system/node"
 _VERSIONS = {generation: number for number, generation in reversed(enums.NVLINK_GENERATIONS.items())}
 MAX_DEPTH = 256
+MAJORS = ("1", "2")
+"""Major versions of the schema that are read."""
 _MEMBERS = {"total": ("total", "used", "free", "reserved"), "bar1Total": ("bar1Total", "bar1Used", "bar1Free")}
 """Members of NVML's struct, by the one that a report holds; None: not told."""
 
@@ -40,6 +42,11 @@ def read(text: str) -> Answers:
         report = msgspec.json.decode(text, type=doc.ReportDoc)
     except (msgspec.DecodeError, RecursionError, ValueError) as e:
         raise InputError(f"JSON report of topocheck: {str(e)[:160]}") from None
+    if report.schema_version.partition(".")[0] not in MAJORS:
+        raise InputError(
+            f"JSON report of topocheck: schema version {report.schema_version[:20]!r}; this version reads "
+            + " and ".join(f"{m}.x" for m in MAJORS)
+        )
     found = Answers()
     _host(found, report.host)
     _pci(found, report.pci)
