@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.checks.support import context, facts, healthy, variant
 from tests.machines.builder import machine
 from topocheck.checks.shared import fixes
 from topocheck.checks.shared.fixes import Fix, first_fitting
+from topocheck.gpudirect.inputs import Ground
+from topocheck.gpudirect.registration import peermem
+from topocheck.model.base import Missing, Reason
+from topocheck.topology.build import build
 
 HGX = "hgx_h100_cx7"
 
@@ -74,3 +79,15 @@ def test_the_symbol_counts_more_than_names() -> None:
     m = machine("dgx1v", system={"os": "Ubuntu 22.04.5 LTS", "kernel": "6.8.0-45-generic"}, modules=INBOX,
                 files={**NO_PEERS, path: lines})  # fmt: skip
     assert fixes.peer_memory(context(facts(m)))
+
+
+def test_an_interface_that_nothing_tells_is_not_denied() -> None:
+    """Of files without the system's name, the kernel's symbols and /sys/kernel/mm nothing says that it is absent."""
+    lost = Missing(Reason.NOT_RECORDED, "x")
+    node = facts(machine("dgx1v", modules=INBOX, files=NO_PEERS))
+    system = msgspec.structs.replace(node.system, memory_peers=lost, peer_memory_symbol=lost, os_name=lost)
+    system = msgspec.structs.replace(system, modules={"mlx5_core": ""}, loaded_modules={})
+    ground = Ground(node=msgspec.structs.replace(node, system=system), topology=build(node), guest=False)
+    step = peermem(ground).step
+    assert "whether the RDMA stack has the interface for it is not known" in step.text
+    assert (step.fix or "").startswith("modprobe nvidia-peermem; if that fails")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from topocheck.gpudirect.inputs import Ground, cuda_lost, iommu_of, kernel_version, once, said
 from topocheck.gpudirect.types import PeerMemory, PeerMemoryState
 from topocheck.knowledge.products import dmabuf_kernel
-from topocheck.model.base import ABSENT, Evidence, Missing, Reason, ReasonStep, known
+from topocheck.model.base import ABSENT, Evidence, Missing, Reason, ReasonStep, is_lost, known
 from topocheck.model.system import SystemFacts
 from topocheck.topology.paths import joined_to_cpu
 from topocheck.topology.types import Gpu, Nic
@@ -94,6 +94,15 @@ def _not_loaded(system: SystemFacts) -> ReasonStep:
     absent = (Evidence("/sys/module/nvidia_peermem", "(absent)"),)
     if peer_memory_interface(system):
         return ReasonStep("peer memory: nvidia_peermem is not loaded", "no", absent, "modprobe nvidia-peermem")
+    if _tells_nothing(system):
+        # Files of a machine without any of what tells it.
+        return ReasonStep(
+            "peer memory: nvidia_peermem is not loaded; whether the RDMA stack has the interface for it is not known",
+            "no",
+            absent,
+            "modprobe nvidia-peermem; if that fails with `Invalid argument`, install MLNX_OFED or DOCA-OFED and then "
+            "the NVIDIA driver again",
+        )
     return ReasonStep(
         "peer memory: nvidia_peermem is not loaded, and this kernel's RDMA stack has no interface for it",
         "no",
@@ -101,6 +110,13 @@ def _not_loaded(system: SystemFacts) -> ReasonStep:
         "install MLNX_OFED or DOCA-OFED and then the NVIDIA driver again, or use a kernel with the peer-memory "
         "interface (Ubuntu: linux-nvidia, or one before 6.8)",
     )
+
+
+def _tells_nothing(system: SystemFacts) -> bool:
+    """Tell whether nothing is recorded that shows or denies the interface."""
+    peers = system.memory_peers
+    symbol = system.peer_memory_symbol
+    return isinstance(symbol, Missing) and isinstance(peers, Missing) and is_lost(peers) and not known(system.os_name)
 
 
 def _without_interface(system: SystemFacts) -> tuple[Evidence, ...]:
