@@ -49,7 +49,7 @@ DIED = [
     pytest.param(
         "RuntimeError: NCCL error in: x.hpp:275, unhandled system error, NCCL version 2.20.5\nLast error:\n"
         "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)\n",
-        "unhandled system error", ["shm_small"], id="shm-by-system",
+        "unhandled system error", ["shm_segment"], id="shm-by-system",
     ),
     # pytorch/pytorch issue 152302
     pytest.param(

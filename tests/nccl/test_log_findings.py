@@ -90,7 +90,7 @@ def test_a_plugin_that_was_asked_for_and_not_found() -> None:
 def test_sockets_between_nodes() -> None:
     text = ranks(2, "n1", "n2") + HEAD + "NET/IB : No device found.\n" + HEAD + "Using network Socket\n"
     assert found(text) == {"sockets": "note"}
-    assert found(text + HEAD + "NCCL_IB_HCA set by environment to mlx5_0\n") == {"sockets": "warn"}
+    assert found(text + HEAD + "NCCL_IB_TC set by environment to 106\n") == {"sockets": "warn"}
     off = (
         text + HEAD + "NCCL_IB_HCA set by environment to mlx5_0\n" + HEAD + "NCCL_IB_DISABLE set by environment to 1\n"
     )
@@ -162,4 +162,97 @@ def test_rdma_that_a_setting_turns_off() -> None:
 
 def test_a_warning_without_a_reason_has_no_two_causes_that_contradict() -> None:
     line = "n1:1:1 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a (size 96)\n"
-    assert [h.id for h in read_text(line).hints] == ["shm_small"]
+    assert [h.id for h in read_text(line).hints] == ["shm_segment"]
+
+
+def test_a_segment_that_could_not_be_extended_has_one_cause() -> None:
+    # NCCL 2.18 states no reason (src/misc/shmutils.cc, ncclShmOpen): posix_fallocate failed, so CUDA was not asked yet.
+    text = (
+        "n1:1:1 [0] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9637892 bytes\n"
+        "n1:1:1 [0] misc/shmutils.cc:113 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a\n"
+    )
+    for ending in ("", "n1:1:1 [0] NCCL INFO transport/shm.cc:110 -> 2\n"):
+        log = read_text(text + ending)
+        assert [c.id for f in log.failures for c in f.causes] == ["shm_small"]
+        assert log.hints == ()
+
+
+def test_multicast_memory_is_not_sharp_of_the_switches() -> None:
+    line = (
+        "n1:1:1 [0] transport/nvls.cc:122 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152"
+        " : CUDA error 401 'the operation cannot be performed in the present state'\n"
+    )
+    earlier = "n1:1:1 [0] transport/nvls.cc:245 NCCL WARN Cuda failure 1 'invalid argument'\n"
+    for text in (line, earlier + line):
+        log = read_text(text)
+        assert [c.id for f in log.failures for c in f.causes] == ["nvls_bind"]
+        assert "NCCL_NVLS_ENABLE=0" in log.failures[0].causes[0].next
+        assert log.hints == ()
+    assert [h.id for h in read_text("n1:1:1 [0] NCCL WARN SHARP coll init failed\n").hints] == ["sharp"]
+
+
+def test_no_device_that_matches_the_setting() -> None:
+    asked = HEAD + "NCCL_IB_HCA set to mlx5_9\n"
+    none = HEAD + "NET/IB : No device found.\n"
+    sockets = HEAD + "Using network Socket\n"
+    for nodes in ("", ranks(2, "n1", "n2")):
+        (f,) = read_text(nodes + asked + none + sockets).findings
+        assert (f.id, f.state) == ("no-matching-hca", "warn")
+        assert "NCCL_IB_HCA=mlx5_9; NCCL uses Socket" in f.title
+        assert "ibv_devinfo -l" in f.fix
+        assert "/dev/infiniband" not in f.fix
+    assert found(none + sockets) == {}
+    assert found(asked + none + HEAD + "Using network AWS Libfabric\n") == {}
+    assert found(asked + none + sockets + HEAD + "NCCL_NET set by environment to Socket\n") == {}
+
+
+def test_gpudirect_that_no_hca_has() -> None:
+    gdr = HEAD + "NET/{} : GPU Direct RDMA {} for HCA {} '{}'\n"
+    ib = ranks(2, "n1", "n2") + HEAD + "Using network IB\n"
+    off = gdr.format("IB", "Disabled", 0, "mlx5_0") + gdr.format("IB", "Disabled", 1, "mlx5_1")
+    (f,) = read_text(ib + off).findings
+    assert (f.id, f.state) == ("gpudirect-off", "warn")
+    assert "every HCA: mlx5_0, mlx5_1" in f.title
+    assert "nvidia-peermem" in f.fix
+    assert "DMA-BUF" in f.fix
+    on = gdr.format("IB", "Enabled", 0, "mlx5_0")
+    assert found(ib + on) == {}
+    assert found(ib + on + gdr.format("IB", "Disabled", 1, "mlx5_1")) == {}
+    # Another host's device of the same name does not hide it.
+    assert found(ib + gdr.format("IB", "Disabled", 0, "mlx5_0") + on) == {"gpudirect-off": "warn"}
+    # Without traffic over the NICs nothing is lost.
+    assert found(ranks(1, "n1", "n1") + HEAD + "Using network IB\n" + off) == {}
+    # NCCL prints it for TCP interfaces too.
+    assert found(HEAD + "Using network Socket\n" + gdr.format("Socket", "Disabled", 0, "eth0")) == {}
+
+
+TABLE = "# Out of bounds values : 512 FAILED\n"
+
+
+@pytest.mark.parametrize(
+    ("via", "advice", "not_said"),
+    [
+        ("SHM/direct/direct", "NCCL_SHM_DISABLE=1", "P2P"),
+        ("NET/IB/0/GDRDMA", "NCCL_NET_GDR_LEVEL=LOC", "P2P"),
+        ("P2P/CUMEM", "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE"),
+        (None, "NCCL_P2P_DISABLE=1", "NCCL_SHM_DISABLE"),
+    ],
+)
+def test_wrong_values_are_of_the_transport_in_use(via: str | None, advice: str, not_said: str) -> None:
+    channel = HEAD + f"Channel 00 : 0[0] -> 1[1] via {via}\n" if via else ""
+    (f,) = read_text(channel + TABLE).failures
+    assert f.causes[0].id == "wrong_values"
+    assert advice in f.causes[0].next
+    assert not_said not in f.causes[0].next
+
+
+@pytest.mark.parametrize(("name", "inside"), [("docker0", True), ("br-1f2e", True), ("lo", True), ("loan0", False)])
+def test_bootstrap_over_an_interface_inside_one_host(name: str, inside: bool) -> None:
+    text = (
+        f"n1:1:1 [0] NCCL INFO Bootstrap : Using {name}:172.17.0.1<0>\n"
+        "n1:1:1 [0] misc/socket.cc:426 NCCL WARN socketStartConnect: Connect to 172.17.0.1<39281> failed : Connection"
+        " refused\n"
+    )
+    (f,) = read_text(text).failures
+    assert (f"Bootstrap uses {name}" in f.causes[0].cause) == inside
+    assert "NCCL_SOCKET_IFNAME" in f.causes[0].next

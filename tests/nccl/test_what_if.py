@@ -99,6 +99,21 @@ def test_a_network_of_a_plugin_is_told(folder: Path):
     ]
 
 
+def test_a_list_that_no_hca_matches_is_told(folder: Path):
+    def told(*items: str) -> list[str]:
+        data = predicted("--from", folder / "plain.snap", *(x for item in items for x in ("--set", item)))
+        return [n for n in data["notes"] if "NCCL_IB_HCA" in n]
+
+    (note,) = told("NCCL_IB_HCA=mlx5_99")
+    assert "no HCA matches NCCL_IB_HCA=mlx5_99" in note
+    assert "mlx5_0" in note
+    assert note.endswith("NCCL falls back to Socket")
+    assert told("NCCL_IB_HCA=mlx5_0") == told() == []
+    assert told("NCCL_IB_HCA=mlx5_99", "NCCL_IB_DISABLE=1") == []
+    # Init ends there (src/plugin/net.cc), so there is no other network to take.
+    assert not told("NCCL_IB_HCA=mlx5_99", "NCCL_NET=IB")[0].endswith("Socket")
+
+
 def test_a_topology_file_is_given_with_its_own_option(folder: Path):
     ran = run_one(nccl.predict, "--from", folder / "plain.snap", "--set", "NCCL_TOPO_FILE=x.xml")
     assert (ran.code, ran.out) == (2, "")

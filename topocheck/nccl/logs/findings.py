@@ -7,12 +7,17 @@ from collections.abc import Iterator
 
 from topocheck.knowledge.nccl import parse_version
 from topocheck.model.address import format_cpulist
+from topocheck.nccl.logs.rdma_findings import (
+    OWN_NETWORKS,
+    asks_for_sockets,
+    gdr_off,
+    no_matching_hca,
+    several_nodes,
+)
 from topocheck.nccl.logs.transports import take_apart
 from topocheck.nccl.logs.types import LogFinding, LogPair, NcclLog
 from topocheck.nccl.predict.types import TransportKind
 
-_OWN = frozenset({"IB", "Socket"})
-"""Networks that are part of NCCL (src/transport/net_ib, net_socket)."""
 _PLUGIN_SIGNS = ("plugin_glibc", "plugin_symbol", "plugin_library", "plugin_elf", "plugin_version", "ofi_no_provider")
 _NOT_FOUND = re.compile(r"Could not find:|No plugin found|cannot open shared object file")
 _ASKS_FOR_RDMA = ("NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_NET_GDR_LEVEL", "NCCL_IB_GID_INDEX", "NCCL_IB_TC")
@@ -29,8 +34,10 @@ def findings_of(log: NcclLog) -> tuple[LogFinding, ...]:
         _networks_differ,
         _plugin_lost,
         _provider,
+        no_matching_hca,
         _sockets,
         _ib_off,
+        gdr_off,
         _p2p_off,
         _one_gpu_each,
         _network_inside,
@@ -41,11 +48,6 @@ def findings_of(log: NcclLog) -> tuple[LogFinding, ...]:
 
 def _explained(log: NcclLog) -> set[str]:
     return {c.id for f in log.failures for c in f.causes}
-
-
-def _several(log: NcclLog) -> bool:
-    """Tell whether the job ran on several nodes."""
-    return (log.nnodes or len(log.hosts)) > 1
 
 
 def _networks_differ(log: NcclLog) -> Iterator[LogFinding]:
@@ -69,7 +71,7 @@ def _networks_differ(log: NcclLog) -> Iterator[LogFinding]:
 
 def _plugin_lost(log: NcclLog) -> Iterator[LogFinding]:
     used = ", ".join(log.networks) or "its own network"
-    if set(log.networks) - _OWN:
+    if set(log.networks) - OWN_NETWORKS:
         return
     found = [log.signs[s] for s in _PLUGIN_SIGNS if s in log.signs and s not in _explained(log)]
     for sign in found[:1]:
@@ -114,14 +116,9 @@ def _sockets(log: NcclLog) -> Iterator[LogFinding]:
     by_socket = log.networks == ["Socket"] or any(
         take_apart(t).network == "Socket" for p in log.pairs.values() for t in p.transports
     )
-    if not by_socket or not _several(log):
+    if not by_socket or not several_nodes(log) or any(no_matching_hca(log)):
         return
-    off = [
-        f"{name}={v}"
-        for name, values in (("NCCL_NET", ("Socket",)), ("NCCL_IB_DISABLE", ("1",)))
-        for v in log.settings.get(name, [])
-        if v in values
-    ]
+    off = asks_for_sockets(log)
     wanted = [name for name in _ASKS_FOR_RDMA if name in log.settings]
     absent = log.signs.get("verbs_absent")
     fix = absent.next if absent else "see the lines NET/IB and NET/Plugin for why; unset what forces it"

@@ -221,7 +221,9 @@ class Handlers:
         """Take a GPUDirect verdict, or one line of the table of paths."""
         if m := _GDR_HCA.search(text):
             if len(self.log.gdr_of_hca) < MAX_ITEMS:
-                self.log.gdr_of_hca[self._text(m[2])] = m[1] == b"Enabled"
+                # Devices of several hosts share names: one that lacks it anywhere lacks it.
+                name = self._text(m[2])
+                self.log.gdr_of_hca[name] = m[1] == b"Enabled" and self.log.gdr_of_hca.get(name, True)
         elif m := _GDR_PAIR.search(text):
             if len(self.log.gdr_of_pair) < MAX_ITEMS:
                 self.log.gdr_of_pair[self._text(m[2][:MAX_TEXT])] = m[1] == b"Enabled"

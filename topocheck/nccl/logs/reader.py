@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from topocheck.nccl.logs.bandwidth_tests import BandwidthTests
 from topocheck.nccl.logs.failures import FailureFinder
 from topocheck.nccl.logs.findings import findings_of, mixed_ranks
+from topocheck.nccl.logs.fitted import fitted
 from topocheck.nccl.logs.handlers import HEAD, Handlers
 from topocheck.nccl.logs.types import NcclLog
 
@@ -210,6 +211,7 @@ class LogReader(Handlers):
         log.failures = self._failures.failures(self.completed)
         log.hints = self._failures.hints(log.failures)
         log.findings = findings_of(log)
+        log.failures = fitted(log, log.failures)
         log.notes += _of_communicators(log)
         if log.long_lines:
             log.notes.append(f"{log.long_lines} lines were longer than {MAX_LINE} bytes and read only so far")

@@ -14,7 +14,7 @@ from topocheck.nccl.predict.types import HostInput, NcclPair, NcclView, Predicti
 from topocheck.nccl.rules.settings import Settings
 from topocheck.nccl.topofile.file import TopoFile, file_in_force
 from topocheck.nccl.topofile.merge import merge, silence_note
-from topocheck.nccl.topofile.nic_selection import network_of, network_stops, plugin_note
+from topocheck.nccl.topofile.nic_selection import hca_note, network_of, network_stops, plugin_note
 from topocheck.nccl.topofile.write import usable_gpus, why_unusable, write_topology
 from topocheck.topology.types import Topology
 
@@ -102,7 +102,7 @@ def host_input(
     name = name or (hostname if isinstance(hostname, str) else node.source)
     machine = write_topology(node, topology, version, values)
     chosen = Settings(values, version)
-    notes = [plugin_note(chosen)]
+    notes = [plugin_note(chosen), hca_note(node, version, chosen)]
     if file is None and "NCCL_TOPO_FILE" in settings_of(node) and "NCCL_TOPO_FILE" not in values:
         notes.append("whether NCCL's default topology file is there is not known: NCCL_TOPO_FILE hid it")
     elif file is None:

@@ -274,6 +274,22 @@ def plugin_note(settings: Settings) -> str:
     return f"NCCL_NET={name} names a plugin's network, not known here: the NICs are those without it"
 
 
+def hca_note(node: Node, version: Version, settings: Settings) -> str:
+    """Return what must be said where NCCL_IB_HCA alone leaves NCCL no RDMA device; empty otherwise."""
+    asked = settings.values.get("NCCL_IB_HCA")
+    if not asked or _asked_network(settings) not in ("", "ib") or rdma_unknown(node):
+        return ""
+    if network_of(node, version, settings) == EXTERNAL or rdma_entries(node, version, settings, frozenset()):
+        return ""
+    others = {name: value for name, value in settings.values.items() if name != "NCCL_IB_HCA"}
+    there = rdma_entries(node, version, Settings(others, version), frozenset())
+    if not there:
+        return ""
+    names = ", ".join(dict.fromkeys(e.name for e in there))
+    text = f"no HCA matches NCCL_IB_HCA={asked} (with an active port here: {names})"
+    return text if _asked_network(settings) == "ib" else f"{text}: NCCL falls back to Socket"
+
+
 def rdma_unknown(node: Node) -> bool:
     """Tell whether the RDMA devices could not be read."""
     return not known(node.net.rdma) and str(getattr(node.net.rdma, "reason", "")) != "absent"
