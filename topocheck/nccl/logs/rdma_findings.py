@@ -29,7 +29,8 @@ def asks_for_sockets(log: NcclLog) -> list[str]:
 
 def no_matching_hca(log: NcclLog) -> Iterator[LogFinding]:
     """Find NCCL_IB_HCA that leaves NCCL no RDMA device (src/transport/net_ib: `NET/IB : No device found.`)."""
-    asked, sign = log.settings.get("NCCL_IB_HCA", []), log.signs.get("verbs_absent")
+    asked = [v for v in log.settings.get("NCCL_IB_HCA", []) if v]
+    sign = log.signs.get("verbs_absent")
     if not asked or sign is None or "No device found" not in sign.text:
         return
     if asks_for_sockets(log) or set(log.networks) - OWN_NETWORKS:
