@@ -300,3 +300,110 @@ def test_what_is_lost_is_named_as_people_know_it() -> None:
 )
 def test_source_of_a_lost_answer(question: str, shown: str) -> None:
     assert Lost(probe="x", question=question, why=Missing(Reason.DENIED)).shown == shown
+
+
+NARROW = (
+    LSPCI.replace("Width x16 (ok)", "Width x8")
+    .replace("LnkSta:\tSpeed 32GT/s (ok)", "LnkSta:\tSpeed 32GT/s")
+    .partition("02:00.0")[0]
+)
+
+
+def test_a_link_with_both_ends_in_the_text_is_judged_as_on_bare_metal() -> None:
+    assert ("pcie.link-width", "fail") in _of("lspci.txt", NARROW)
+
+
+@pytest.mark.parametrize(
+    "bridge",
+    [
+        "00:00.0 Host bridge [0600]: Intel Corporation 82G33/G31/P35/P31 Express DRAM Controller [8086:29c0]\n",
+        "00:02.0 VGA compatible controller [0300]: Red Hat, Inc. QXL paravirtual graphic card [1b36:0100] (rev 05)\n",
+        "00:03.0 Ethernet controller [0200]: Red Hat, Inc. Virtio network device [1af4:1041]\n",
+    ],
+)
+def test_an_emulated_function_in_the_text_tells_a_guest(bridge: str) -> None:
+    assert ("pcie.link-width", "fail") not in _of("lspci.txt", bridge + NARROW)
+
+
+def test_without_a_known_hypervisor_nothing_is_said_of_hosts_and_guests(tmp_path: Path) -> None:
+    path = tmp_path / "q.txt"
+    path.write_text(WIDTH)
+    out = run(check, "--from", path, "--width", "200").out
+    assert "x8 of the card's x16" in out
+    assert "DeviceGetCurrPcieLinkWidth" in out
+    assert "host" not in out
+    assert "guest" not in out
+
+
+WIDTH = """\
+==============NVSMI LOG==============
+
+Driver Version                            : 535.129.03
+
+Attached GPUs                             : 1
+GPU 00000000:17:00.0
+    Product Name                          : NVIDIA A100 80GB PCIe
+    PCI
+        Bus Id                            : 00000000:17:00.0
+        GPU Link Info
+            PCIe Generation
+                Max                       : 4
+                Current                   : 4
+            Link Width
+                Max                       : 16x
+                Current                   : 8x
+    Performance State                     : P0
+"""
+
+LOST_TABLE = """\
+| NVIDIA-SMI 535.129.03             Driver Version: 535.129.03   CUDA Version: 12.2     |
+|   0  NVIDIA A100-SXM4-80GB          On  | 00000000:07:00.0 Off |                    0 |
+| N/A   31C    P0              62W / 400W |      4MiB / 81920MiB |      0%      Default |
+|   1  ERR!                           On  | 00000000:47:00.0 Off |                 ERR! |
+|ERR!  ERR!  ERR!              N/A / ERR! |  GPU is lost         |     ERR!        ERR! |
+"""
+
+LOST_QUERY = """\
+==============NVSMI LOG==============
+
+Attached GPUs                             : 2
+GPU 00000000:07:00.0
+    Product Name                          : NVIDIA A100-SXM4-80GB
+GPU 00000000:47:00.0
+    Product Name                          : GPU is lost
+    GPU UUID                              : GPU is lost
+    PCI
+        Bus Id                            : GPU is lost
+"""
+
+
+@pytest.mark.parametrize("text", [LOST_TABLE, LOST_QUERY])
+def test_a_lost_gpu_fails(text: str) -> None:
+    found = build_report(Host(RecordedBackend(read_data("smi.txt", text.encode()).answers)))
+    assert [(f.id, f.devices) for f in found.findings if f.state.value == "fail"] == [
+        ("pcie.device-lost", ("0000:47:00.0",))
+    ]
+    assert not any(g.name in ("ERR!", "GPU is lost") for g in found.topology.gpus)
+
+
+_ZERO = "[    0.000000] Linux version 6.8.0 (b@h) #1 SMP\n[    0.000000] "
+_CPU = "Architecture: x86_64\nByte Order: Little Endian\nVendor ID: GenuineIntel\nModel name: Xeon\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "hypervisor"),
+    [
+        (_ZERO + "DMI: Supermicro SYS-420GP-TNR/X12DPG-OA6, BIOS 1.4 07/11/2022\n", Reason.NOT_RECORDED),
+        (_ZERO + "DMI: QEMU Standard PC (Q35 + ICH9, 2009), BIOS 1.16 04/01/2014\n", "KVM"),
+        (_ZERO + "DMI: Microsoft Corporation Virtual Machine/Virtual Machine, BIOS 090008 12/07/2018\n", "Microsoft"),
+        (_ZERO + "DMI: Amazon EC2 p4d.24xlarge/, BIOS 1.0 10/16/2017\n", "KVM"),
+        (_ZERO + "DMI: Amazon EC2 i3.metal/, BIOS 1.0 10/16/2017\n", Reason.NOT_RECORDED),
+        (_ZERO + "Hypervisor detected: KVM\n", "KVM"),
+        (_CPU + "NUMA node(s): 1\nNUMA node0 CPU(s): 0-7\nFlags: fpu vme\n", Reason.ABSENT),
+        (_CPU + "Hypervisor vendor: KVM\nNUMA node(s): 1\nNUMA node0 CPU(s): 0-7\n", "KVM"),
+        (_CPU, Reason.NOT_RECORDED),
+    ],
+)
+def test_what_tells_a_guest(text: str, hypervisor: str | Reason) -> None:
+    found = read_node(Host(RecordedBackend(read_data("a.txt", text.encode()).answers))).system.hypervisor
+    assert (found.reason if isinstance(found, Missing) else found) == hypervisor

@@ -64,7 +64,7 @@ ROOMS = {
     ),
     "readers/formats": Room(
         "one format per file: recognised by content, read",
-        "host host/live model probes probes/nvml probes/pci probes/smi readers",
+        "host host/live knowledge model probes probes/nvml probes/pci probes/smi readers",
     ),
     "topology": Room("PCI tree, NVLink graph, path classes, theoretical rates, nearest NICs", "knowledge model"),
     "gpudirect": Room("P2P and RDMA verdicts with their reasons", "knowledge model topology"),

@@ -32,6 +32,9 @@ _DEVICE_TREES = {
 """Words of /proc/device-tree/hypervisor/compatible and /proc/device-tree/compatible that only guests have: QEMU
 hw/ppc/spapr.c and hw/arm/virt.c, systemd src/basic/virt.c; bare metal of Power says ibm,powernv."""
 
+_TYPES = {"xen": "Xen", "kvm": "KVM", "vmware": "VMware", "microsoft": "Microsoft"}
+"""Words of /sys/hypervisor/type, and those in which given texts name a hypervisor in its place -> vendor word."""
+
 _GVISOR_VERSION = "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016"
 """What gVisor's /proc/version says whatever the host (google/gvisor pkg/sentry/kernel, linux version constants)."""
 
@@ -60,7 +63,7 @@ def hypervisor(
     if "microsoft" in version.lower() and "wsl" in version.lower():  # Windows Subsystem for Linux; no DMI there
         return "WSL"
     if isinstance(hypervisor_type, str) and hypervisor_type:
-        return {"xen": "Xen"}.get(hypervisor_type.lower(), hypervisor_type[:40])
+        return _TYPES.get(hypervisor_type.lower(), hypervisor_type[:40])
     if sure := next((r for r in rows if r.certain), None):
         return sure.hypervisor
     if is_x86:

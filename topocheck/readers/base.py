@@ -67,6 +67,13 @@ class Answers:
         """Take down the kernel's command line, as far as a recording may hold it."""
         self.put(line, [o for o in text.split() if kernel_option_allowed(o)], "kernel_options")
 
+    def hypervisor(self, line: int, name: str) -> None:
+        """Take down a hypervisor by the name that a text gives it; the kernel's file of it gives some."""
+        word = name.lower()
+        kept = word if word in ("kvm", "xen", "vmware", "microsoft") else "unknown"
+        self.file(line, "/sys/hypervisor/type", kept)
+        self.soft.add("read:/sys/hypervisor/type")
+
     def absent(self, line: int, kind: str, *args: str | int) -> None:
         """Take down that the machine has no such file."""
         self.put(line, HostError(Reason.ABSENT, "ENOENT"), kind, *args)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from topocheck.host.base import Answer, HostError
+from topocheck.model.address import normalize_address
 from topocheck.model.base import Reason
 from topocheck.probes.nvml import enums
 from topocheck.readers.base import Answers
@@ -112,8 +113,13 @@ def gpu(found: Answers, index: int, values: Mapping[str, Value]) -> None:
     _fabric(found, index, values)
 
 
-def lost(found: Answers, index: int, line: int, why: str) -> None:
-    """Take down that a GPU cannot be had: nvidia-smi prints NVML's reason in place of its values."""
+def lost(found: Answers, index: int, line: int, why: str, bus_id: Value | None = None) -> None:
+    """Take down that a GPU cannot be had: nvidia-smi prints NVML's reason in place of its values.
+
+    Of one that is lost `bus_id` stays known, as the driver keeps it; any other failure is one of every question.
+    """
+    if bus_id is not None and "lost" in why.lower() and normalize_address(bus_id[0]):
+        found.put(bus_id[1], {"busId": bus_id[0]}, "nvml", "DeviceGetPciInfo", index)
     detail = "NVMLError_GpuIsLost" if "lost" in why.lower() else "NVMLError_Unknown"
     for call in ("DeviceGetPciInfo", "DeviceGetUUID", "DeviceGetName", "DeviceGetMinorNumber"):
         found.put(line, HostError(Reason.UNSUPPORTED, detail), "nvml", call, index)

@@ -11,6 +11,7 @@ from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.bar_windows import narrow_windows
 from topocheck.checks.shared.common import listed, living, named, quote
+from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest
 from topocheck.checks.shared.pcie_links import Link, links
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.model.base import ABSENT, Finding, Missing, State, known
@@ -190,6 +191,12 @@ def _fix(name: str, gpus: list[Gpu], told: dict[str, object]) -> str | None:
     return text.replace("{gpus}", ",".join(numbers) or "N") if text else None
 
 
+_NARROWER = (
+    Fix("ask the host's administrator: a narrower slot, or a link that lost lanes", (in_guest,)),
+    Fix("compare LnkCap of the ports above both in `lspci -vvv` (as root): a narrower slot, or a link that lost lanes"),
+)
+
+
 def _widths(context: Context, gpus: list[Gpu], every: dict[str, Link]) -> Iterator[Finding]:
     """Name GPUs with fewer lanes than their siblings, where the far end cannot be seen, so that no other check can."""
     found: dict[str, tuple[Link, int]] = {}
@@ -209,7 +216,7 @@ def _widths(context: Context, gpus: list[Gpu], every: dict[str, Link]) -> Iterat
                 consequence=f"it copies at {100 * width // most} % of its sibling's rate",
                 evidence=link.evidence("width"),
                 rule="GPUs of one model on a node should have links of one width",
-                fix="ask the host's administrator: a narrower slot, or a link that lost lanes",
+                fix=first_fitting(context, *_NARROWER),
             )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.affinity import cpus, no_gpu
-from topocheck.checks.shared.common import is_guest, listed, living, quote
+from topocheck.checks.shared.common import listed, living, quote
+from topocheck.checks.shared.fixes import in_guest
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.model.base import Evidence, Finding, State, known
 from topocheck.topology.numa import crossed_nodes
@@ -60,7 +61,7 @@ def nodes_across_sockets(c: Context) -> Iterator[Finding]:
         fix="fix the guest's definition: the CPUs of a NUMA cell must be those of one virtual socket "
         "(libvirt <numa><cell cpus=...> against <topology sockets=...>; QEMU -numa cpu,socket-id=...), then start the "
         "guest again"
-        if is_guest(c)
+        if in_guest(c)
         else "update the firmware, or set its NUMA options (NPS, SNC) back to their defaults (needs a reboot)",
     )
 

@@ -8,6 +8,7 @@ from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, check, not_applicable, once
 from topocheck.checks.shared.affinity import nodes_untold, nodes_with_cpus
 from topocheck.checks.shared.common import is_guest, listed, living, named
+from topocheck.checks.shared.fixes import in_guest
 from topocheck.checks.shared.settings import judged_version
 from topocheck.checks.sources import NICS, Needs
 from topocheck.model.base import Finding, Missing, State
@@ -138,6 +139,6 @@ def _untold(
         evidence=tuple(e for d in untold[:3] if d.pci is not None for e in d.pci.evidence("numa_node")),
         rule=f"the machine has {len(nodes_with_cpus(c))} NUMA nodes with CPUs",
         fix="ask the host's administrator for vNUMA, or for a topology file (NCCL_TOPO_FILE)"
-        if guest
+        if in_guest(c)
         else "update the firmware; until then a topology file (NCCL_TOPO_FILE)",
     )

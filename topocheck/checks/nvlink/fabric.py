@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import is_guest, listed, living, named, pci_devices, quote
-from topocheck.checks.shared.fixes import Fix, first_fitting, in_container
+from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, in_guest
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.knowledge.fabric_health import troubles
 from topocheck.model.base import Evidence, Finding, Missing, Reason, State, is_lost, known
@@ -102,7 +102,7 @@ def _way_back(context: Context, gpu: Gpu) -> str:
         )
     hidden = lives_behind_hidden_switches(gpu)
     behind = context.topology.switch_functions if hidden else nvswitches(pci_devices(context).values())
-    if not behind and is_guest(context):
+    if not behind and in_guest(context):
         return _HOST
     return _SUBNET if hidden else _start(context)
 

@@ -20,7 +20,7 @@ from topocheck.checks.shared.p2p_pairs import (
 from topocheck.checks.sources import PEERS, Needs
 from topocheck.gpudirect.p2p import sold_without
 from topocheck.knowledge.products import p2p_code
-from topocheck.model.base import Evidence, Finding, Missing, Reason, State
+from topocheck.model.base import Evidence, Finding, Missing, Reason, State, known
 from topocheck.model.gpu import NvmlGpu
 from topocheck.topology.paths import product_of
 from topocheck.topology.types import Gpu
@@ -133,7 +133,7 @@ def _expected(context: Context, p: GpuPair, code: str) -> tuple[State, str]:
     if context.node.nvml.conf_computing is True:
         return State.NOTE, " (confidential computing is on)"
     if is_guest(context):
-        return State.NOTE, " (the hypervisor decides)"
+        return State.NOTE, " (the hypervisor decides)" if known(context.node.system.hypervisor) else ""
     if code == "TNS" and p.path.pcie_class not in ("PIX", "PXB"):
         return State.NOTE, " (they share no PCIe switch)"
     if None in products or products[0] != products[1]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from topocheck.checks.pcie.link_fixes import limited, others_wait, rate_share, retrain, speed_up
 from topocheck.checks.registry import Context, check, not_applicable, once
 from topocheck.checks.shared.common import listed, pci_devices, share
+from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest
 from topocheck.checks.shared.pcie_links import Link, links
 from topocheck.checks.sources import NICS, Needs
 from topocheck.model.base import Evidence, Finding, Missing, State, known
@@ -79,11 +80,10 @@ def link_width(context: Context) -> Iterator[Finding]:
                 subject=link.where,
                 devices=(link.lower.address,),
                 title=f"the link runs at x{now} of the card's x{limit}; the other end cannot be seen from here",
-                consequence="a narrow slot or a fault: only the host knows",
+                consequence=_unseen(context, "narrow"),
                 evidence=link.evidence("width"),
                 rule="the width that both ends have is needed, and one end is not shown",
-                fix="ask the host's administrator for the width of the slot, or compare with another "
-                "guest of this type",
+                fix=first_fitting(context, *_other_end("width")),
             )
     if unread:
         yield _unread(context, "width", unread)
@@ -126,7 +126,7 @@ def link_speed(context: Context) -> Iterator[Finding]:
             continue
         if isinstance(now, Missing) or limit is None:
             unread.append(link.where)
-        elif now >= limit:
+        elif now >= limit or link.rest_untold():
             continue
         elif link.idle:
             resting.append(link)
@@ -151,11 +151,10 @@ def link_speed(context: Context) -> Iterator[Finding]:
                 devices=(link.lower.address,),
                 title=f"the link runs at gen {generation(now)} of the card's gen {generation(limit)}; the other end "
                 "cannot be seen from here",
-                consequence="a slower slot or a fault: only the host knows",
+                consequence=_unseen(context, "slower"),
                 evidence=link.evidence("speed") + _awake(link),
                 rule="the speed that both ends can do is needed, and one end is not shown",
-                fix="ask the host's administrator for the speed of the slot, or compare with another "
-                "guest of this type",
+                fix=first_fitting(context, *_other_end("speed")),
             )
     lone = {link.lower.address: fast for link in resting if (fast := _fast_at_rest(context, link))}
     for link in resting:
@@ -242,6 +241,21 @@ def _awake(link: Link) -> tuple[Evidence, ...]:
     if link.nvml is not None:
         return link.nvml.evidence("DeviceGetPerformanceState")
     return link.lower.evidence("power_state", "power/runtime_status")
+
+
+def _unseen(context: Context, slot: str) -> str:
+    """Say what a link may be of which one end is not shown."""
+    return f"a {slot} slot or a fault: " + ("only the host knows" if in_guest(context) else "the port above it tells")
+
+
+def _other_end(what: str) -> tuple[Fix, ...]:
+    return (
+        Fix(
+            f"ask the host's administrator for the {what} of the slot, or compare with another guest of this type",
+            (in_guest,),
+        ),
+        Fix(f"compare LnkCap of the port above it in `lspci -vvv` (as root) with the {what} that the link has"),
+    )
 
 
 def _unread(context: Context, what: str, where: list[str]) -> Finding:

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
-from topocheck.checks.shared.common import is_guest, listed, named, quote
-from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, in_kubernetes, in_slurm
+from topocheck.checks.shared.common import listed, named, quote
+from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, in_guest, in_kubernetes, in_slurm
 from topocheck.checks.shared.rdma_ports import Port, Siblings, is_near, ports
 from topocheck.checks.shared.settings import active_nics, active_ports, no_active_nic
 from topocheck.checks.sources import Needs
@@ -349,7 +349,7 @@ def vf_without_ats(c: Context) -> Iterator[Finding]:
         On bare metal, in guests that show a flat tree, and to NICs of other makers than NVIDIA (Mellanox). A note only:
         a guest cannot see whether the host does without an IOMMU.
     """
-    if not is_guest(c):
+    if not in_guest(c):
         raise not_applicable("not a guest")
     near = {p.to for p in c.topology.paths if p.pcie_class in ("PIX", "PXB")}
     nics = [n for n in c.topology.nics if active_ports(n) and n.address in near and by_mellanox(n)]

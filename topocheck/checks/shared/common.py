@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from topocheck.checks.registry import Context, once
-from topocheck.model.base import Evidence, Fact, Missing, is_lost
+from topocheck.model.base import Evidence, Fact, Missing, Reason, is_lost, known
 from topocheck.model.pci import PciDevice
+from topocheck.topology.links import is_emulated
 from topocheck.topology.types import Gpu, Nic
+
+_QEMU_HOST_BRIDGES = frozenset({(0x8086, 0x29C0), (0x8086, 0x1237)})
+"""Host bridges of the boards q35 and pc (QEMU hw/pci-host/q35.c, i440fx.c): older than any GPU judged here."""
+_OF_HYPERVISORS = frozenset({0x1B36, 0x15AD, 0x1414, 0x5853})
+"""Vendors whose PCI functions are a hypervisor's: Red Hat (QEMU), VMware, Microsoft (Hyper-V), XenSource; pci.ids."""
 
 
 def named(device: Gpu | Nic) -> str:
@@ -23,10 +29,32 @@ def pair(a: Gpu | Nic, b: Gpu | Nic) -> str:
 def is_guest(context: Context) -> bool:
     """Tell whether a hypervisor shows this machine, so that its ports say nothing about hardware.
 
-    Where the answers that would tell were lost it counts as one: no fault is then read from what may be invented.
+    Where the answers that would tell were lost it counts as one: no fault is then read from what may be invented. Of
+    given texts that do not say so, the tree tells: see `_tree_of_hardware`.
     """
     hypervisor = context.node.system.hypervisor
-    return not isinstance(hypervisor, Missing) or is_lost(hypervisor)
+    if not isinstance(hypervisor, Missing):
+        return True
+    if hypervisor.reason is Reason.NOT_RECORDED:
+        return not _tree_of_hardware(context)
+    return is_lost(hypervisor)
+
+
+def _of_hypervisor(device: PciDevice) -> bool:
+    return device.vendor_id in _OF_HYPERVISORS or (device.vendor_id, device.device_id) in _QEMU_HOST_BRIDGES
+
+
+@once
+def _tree_of_hardware(context: Context) -> bool:
+    """Tell whether GPUs or NICs stand below PCIe ports, and no function of the machine is an emulated one.
+
+    A hypervisor puts what it passes on either on a flat bus, without a port, or below ports that it emulates.
+    """
+    devices = pci_devices(context)
+    if any(is_emulated(d) or _of_hypervisor(d) for d in devices.values()):
+        return False
+    above = (e for x in ends(context) for e in context.topology.chains.get(x.address, ())[:-1])
+    return any(e in devices and known(devices[e].port_type) for e in above)
 
 
 def pci_devices(context: Context) -> dict[str, PciDevice]:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import msgspec
 
 from topocheck.checks.registry import Context
-from topocheck.checks.shared.common import is_guest
 from topocheck.gpudirect.inputs import kernel_version
 from topocheck.gpudirect.registration import peer_memory_interface
 from topocheck.model.base import known
@@ -57,8 +56,8 @@ def in_slurm(c: Context) -> bool:
 
 
 def in_guest(c: Context) -> bool:
-    """Tell whether a hypervisor shows this machine, or nobody can say."""
-    return is_guest(c)
+    """Tell whether a hypervisor is known to show this machine."""
+    return known(c.node.system.hypervisor)
 
 
 def is_root(c: Context) -> bool:

@@ -68,6 +68,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
         """Return the two ends in words."""
         return f"{self.lower.address} and {self.upper.address if self.upper else 'a port that is not shown'}"
 
+    def rest_untold(self) -> bool:
+        """Tell whether only NVML speaks of the link and does not say if the GPU rests: its speed tells nothing then."""
+        alone = self.upper is None and self.nvml is not None and isinstance(self.lower.class_code, Missing)
+        return alone and self.nvml is not None and isinstance(self.nvml.performance_state, Missing)
+
     def width_limit(self) -> int | None:
         """Return the lanes that both ends have, or None where no end says."""
         found = [w for w in (self.lower_max.width_lanes, self.upper_max.width_lanes) if not isinstance(w, Missing)]
@@ -112,6 +117,8 @@ def links(context: Context) -> tuple[Link, ...]:
     for address, labels in users.items():
         end = devices_by.get(address)
         lower = devices.get(address)
+        if lower is None and isinstance(end, Gpu) and end.nvml is not None:
+            lower = PciDevice(address=address)  # only NVML speaks of it: given texts without the PCI functions
         if lower is None or known(lower.physfn):
             continue
         chain = places.get(address, ())

@@ -193,7 +193,7 @@ ROWS = (
     Kept("kernel_log", "", own.LOG_LINE),
     Kept("read", "/sys/class/dmi/id/{sys_vendor product_name}", NAME),
     Kept("read", "/proc/device-tree/{compatible hypervisor/compatible}", own.DEVICE_TREE),
-    Kept("read", "/sys/hypervisor/type", one_of("xen kvm")),
+    Kept("read", "/sys/hypervisor/type", one_of("xen kvm vmware microsoft unknown")),
     Kept("read", "/proc/xen/capabilities", one_of("control_d")),
     Kept("read", "/run/systemd/container", own.CONTAINER),
     Kept("stat", "{/.dockerenv /run/.containerenv /.singularity.d /dev/shm /proc/driver/nvidia /var/lib/kubelet}",

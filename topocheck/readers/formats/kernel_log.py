@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from topocheck.host.live.kmsg import of_interest
+from topocheck.knowledge import hypervisors
 from topocheck.model.address import normalize_address
 from topocheck.readers import pci_answers as pci
 from topocheck.readers import pci_tree
@@ -34,11 +35,13 @@ _BRIDGE = re.compile(rf"pci {_ADDRESS}: PCI bridge to \[bus ([0-9a-f]{{2}})(?:-(
 _ROOT = re.compile(r"PCI host bridge to bus ([0-9a-f]{4,8}):([0-9a-f]{2})")
 _NODE = re.compile(r"pci_bus ([0-9a-f]{4,8}):([0-9a-f]{2}): on NUMA node ([0-9]{1,4})")
 _GROUP = re.compile(rf"pci {_ADDRESS}: Adding to iommu group ([0-9]{{1,6}})")
+_MAKER = re.compile(r"\S*(?:,? (?:Inc\.?|Corporation|Corp\.?|Ltd\.?|Co\.,?|Technolog(?:y|ies)|Computer)(?= |$))*")
 _NVRM = re.compile(r"NVRM: loading (NVIDIA UNIX .*?)\s{2,}([0-9]{3}\.[0-9.]{2,10})(\s|$)")
 
 
 _KINDS = re.compile(
-    r"Linux version |(?:Kernel )?[Cc]ommand line: |pci(?:_bus)? [0-9a-f]{4,8}:|NVRM: |PCI host bridge"
+    r"Linux version |DMI: |Hypervisor detected: "
+    r"|(?:Kernel )?[Cc]ommand line: |pci(?:_bus)? [0-9a-f]{4,8}:|NVRM: |PCI host bridge"
     r"|(?:pcieport|mlx5_core|nvidia) [0-9a-f]{4,8}:"
 )
 
@@ -113,9 +116,30 @@ def _system(found: Answers, number: int, line: str) -> None:
         found.file(number, "/proc/sys/kernel/osrelease", m[1])
     elif m := re.match(r"(?:Kernel command line|Command line): (.*)", line):
         found.options(number, m[1])
+    elif m := re.match(r"(?:\S+ )?DMI: (.*, BIOS .*)", line):
+        _firmware(found, number, m[1])
+    elif m := re.match(r"Hypervisor detected: (\w+)", line):
+        found.hypervisor(number, m[1])
     elif m := _NVRM.match(line):
         found.file(number, "/proc/driver/nvidia/version", f"NVRM version: {m[1]}  {m[2]}  Release Build")
         found.soft.add("read:/proc/driver/nvidia/version")  # without the date that the file has
+
+
+def _firmware(found: Answers, number: int, text: str) -> None:
+    """Take down `VENDOR PRODUCT/BOARD, BIOS ...` (Linux drivers/firmware/dmi_scan.c, dmi_format_ids).
+
+    Nothing stands between vendor and product: a name by which virtual machines go tells, else the first word.
+    """
+    names = text.rpartition(", BIOS ")[0].rpartition("/")[0] or text.rpartition(", BIOS ")[0]
+    rows = hypervisors.table()
+    products = (names.find(f" {r.text}") for r in rows if r.field == "product_name")
+    at = min((n for n in products if n > 0), default=0)
+    at = at or max((len(r.text) for r in rows if r.field == "sys_vendor" and names.startswith(r.text)), default=0)
+    at = at or _MAKER.match(names).end()  # type: ignore[union-attr]
+    for field, value in (("sys_vendor", names[:at]), ("product_name", names[at:])):
+        if value.strip():
+            found.file(number, f"/sys/class/dmi/id/{field}", value.strip()[:80])
+            found.soft.add(f"read:/sys/class/dmi/id/{field}")
 
 
 def _places(

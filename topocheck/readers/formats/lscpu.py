@@ -17,7 +17,12 @@ _X86 = (("Vendor ID", "vendor_id"), ("CPU family", "cpu family"), ("Model", "mod
 
 def recognise(text: str) -> bool:
     """Tell whether lscpu's first lines stand in the text."""
-    return re.search(r"^[ \t]*Architecture:[ \t]+\w+[ \t]*\n(?:.*\n){0,3}?[ \t]*Byte Order:", text, re.M) is not None
+    return (
+        re.search(
+            r"^[ \t]*Architecture:[ \t]+\w+[ \t]*\n(?:.*\n){0,3}?[ \t]*(?:Byte Order|CPU op-mode\(s\)):", text, re.M
+        )
+        is not None
+    )
 
 
 def read(text: str) -> Answers:
@@ -56,8 +61,13 @@ def _cpuinfo(found: Answers, told: dict[str, tuple[str, int]], line: int) -> Non
     """Give the first processor's block, as far as lscpu has it."""
     rows = ["processor\t: 0"]
     rows += [f"{kernel}\t: {told[name][0]}" for name, kernel in _X86 if name in told]
+    named = told.get("Hypervisor vendor")
+    if named is not None:
+        found.hypervisor(named[1], named[0].split()[0])
     if "Flags" in told:
         rows.append("flags\t: hypervisor" if " hypervisor" in f" {told['Flags'][0]} " else "flags\t: fpu")
+    elif named is not None:
+        rows.append("flags\t: hypervisor")
     if len(rows) > 1:
         found.put(line, ("\n".join(rows) + "\n").encode(), "read", "/proc/cpuinfo", CPUINFO_BYTES)
 

@@ -115,7 +115,10 @@ def _gpus(found: Answers, blocks: list[tuple[str, int, dict[str, Value]]], syste
     for order, (bus_id, at, values) in enumerate(blocks):
         index = order if whole else minors[order]
         if "lost" in values:
-            nvml_answers.lost(found, index, at, values["lost"][0])
+            nvml_answers.lost(found, index, at, values["lost"][0], (bus_id, at))
+            continue
+        if gone := next((v for v in values.values() if v[0].lower() == "gpu is lost"), None):
+            nvml_answers.lost(found, index, gone[1], gone[0], (bus_id, at))
             continue
         if normalize_address(bus_id):
             values.setdefault("bus id", (bus_id, at))

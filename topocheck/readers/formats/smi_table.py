@@ -23,6 +23,8 @@ _USE = re.compile(
     r"\|.*?\bP([0-9]{1,2})\b.*?\|\s+([0-9]{1,9})MiB\s*/\s*([0-9]{1,9})MiB\s*\|\s+([0-9]{1,3}%|N/A)\s+(\S.*?)\s*\|"
 )
 _MIG = re.compile(r"\|\s+\|\s+\|\s+(Enabled|Disabled|N/A)\s*\|\s*$")
+_LOST = re.compile(r"\|\s*GPU is lost\s*\|")
+"""NVML's words in place of the memory: the GPU has fallen off the bus."""
 _LIST = re.compile(r"GPU ([0-9]{1,3}): (\S.*?) \(UUID: (GPU-[0-9a-fA-F\-]{36})\)\s*$")
 _COMPUTE = {
     "E. Process": "Exclusive_Process",
@@ -53,6 +55,8 @@ def read(text: str) -> Answers:
         elif m := _GPU.match(line):
             current = values.setdefault(int(m[1]), {})
             _row(current, m, number)
+        elif current is not None and _LOST.search(line):
+            current["lost"] = ("GPU is lost", number)
         elif current is not None and (m := _USE.match(line)):
             _use(current, m, number)
         elif current is not None and (m := _MIG.match(line)):
@@ -62,7 +66,10 @@ def read(text: str) -> Answers:
             current = None if "+" not in line[:1] else current
     known = {i: v for i, v in values.items() if i < MAX_GPUS}
     for index, of in known.items():
-        nvml_answers.gpu(found, index, of)
+        if "lost" in of:
+            nvml_answers.lost(found, index, of["lost"][1], of["lost"][0], of.get("bus id"))
+        else:
+            nvml_answers.gpu(found, index, of)
     if known:
         # `-i` shows some: any other text knows better how many there are.
         found.put(min(line for v in known.values() for _, line in v.values()), max(known) + 1, "nvml", "DeviceGetCount")
@@ -71,7 +78,7 @@ def read(text: str) -> Answers:
 
 
 def _row(of: dict[str, Value], m: re.Match[str], number: int) -> None:
-    if not m[2].endswith("..."):
+    if not m[2].endswith("...") and m[2] != "ERR!":
         of["name"] = (m[2], number)
     if m[3] in ("On", "Off"):
         of["persistence"] = ("Enabled" if m[3] == "On" else "Disabled", number)
