@@ -11,7 +11,9 @@ from topocheck.model.base import Evidence, known
 from topocheck.model.node import MadeFrom, Node
 
 _FILE_KINDS = ("read", "readlink", "realpath", "list", "lines", "lspci")
-_NVML = re.compile(r"NVML GPU (\S+) (\w+)(?:\((.*)\))?")
+_NVML = re.compile(r"NVML GPU (\S+)(?: (\w+)(?:\((.*)\))?|$)")
+_DRIVER = re.compile(r"NVML(?: (\w+))?")
+"""Of the driver as a whole; without a call, of the first that is made."""
 _REGISTER = re.compile(r"/sys/bus/pci/devices/([^/]+)/config ")
 
 
@@ -36,7 +38,9 @@ class Places:
             return self._paths.get(m[1]) or self._paths.get(f"/sys/bus/pci/devices/{m[1]}/config")
         if (m := _NVML.match(source)) and m[1] in self._index:
             args = "".join(f"|{a}" for a in (m[3] or "").split(", ") if a)
-            return self._made.places.get(f"nvml:{m[2]}|{self._index[m[1]]}{args}")
+            return self._made.places.get(f"nvml:{m[2] or 'DeviceGetUUID'}|{self._index[m[1]]}{args}")
+        if m := _DRIVER.fullmatch(source):
+            return self._made.places.get(f"nvml:{m[1] or 'DeviceGetCount'}")
         return self._made.places.get(source)
 
     def evidence(self, e: Evidence) -> Evidence:

@@ -32,7 +32,6 @@ NOT_JUDGED: dict[str, str] = {
     "SmiMatrix.soc": "the text's old word, for writing it again",
     "Limits.shm_device": "tells whether /dev/shm is the same for two ranks, in tests of containers",
     "CudaPeer.can_access": "read by the table of pairs beside it, which GPUDirect P2P goes by",
-    "NvmlFacts.nvml_version": "the library's version; driver.versions-differ goes by the file's",
     "GpuProcess.used_memory_bytes": "of whoever uses a GPU during a measurement; only that there is one is judged",
 }
 """Facts that nothing judges or shows, and why they are read all the same."""

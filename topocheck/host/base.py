@@ -139,6 +139,13 @@ class Host:
         self.source = source
         self.left_out: list[str] = []
 
+    def records(self, kind: str, *args: str | int) -> bool:
+        """Tell whether a recording holds an answer to a question; a live machine holds none."""
+        backend = self.backend
+        while isinstance(backend, Watch):
+            backend = backend.inner
+        return isinstance(backend, RecordedBackend) and key(kind, args) in backend.answers
+
     def at_most(self, items: list[T], most: int, what: str) -> list[T]:
         """Return the first `most` of some items; how many there are stands in `left_out` where that is more."""
         if len(items) > most:
@@ -341,14 +348,14 @@ class Watch:
     """
 
     def __init__(self, inner: Backend) -> None:
-        self._inner = inner
+        self.inner = inner
         self.lost: dict[str, Missing] = {}
         self._times: Counter[str] = Counter()
 
     def ask(self, kind: str, *args: str | int) -> Answer:
         """Return the answer of the other."""
         try:
-            return self._inner.ask(kind, *args)
+            return self.inner.ask(kind, *args)
         except HostError as e:
             if kind not in ("probe", "duration"):  # these are not the machine's
                 self.note(key(kind, args), e.missing())
@@ -357,7 +364,7 @@ class Watch:
     def ask_each(self, kind: str, call: str, arguments: Iterable[tuple[int, ...]]) -> list[Answer | HostError]:
         """Return the other's answers to one call with each of many arguments; an error where there is none."""
         every = list(arguments)
-        answers = _each(self._inner, kind, call, every)
+        answers = _each(self.inner, kind, call, every)
         if HostError in set(map(type, answers)):
             for args, answer in zip(every, answers, strict=True):
                 if isinstance(answer, HostError):

@@ -15,6 +15,8 @@ from topocheck.probes.nvml.fields import NOT_GIVEN
 from topocheck.readers.base import Reading
 
 MAX_DIFFERENCES = 256
+_MOST_TABLES = 1 << 20
+"""Characters of P2P tables from which on no further text is added."""
 
 _CHANGING = re.compile(
     r"read:.*/(current_link_(speed|width)|operstate|power_state|runtime_status|counters/.*|hw_counters/.*|aer_dev_.*)$"
@@ -92,6 +94,12 @@ def _add(out: Merged, question: str, answer: Answer, place: str, *, whole: bool)
         return
     if question.startswith("kernel_log:") and isinstance(held, list) and isinstance(answer, list):
         out.answers[question] = held + [x for x in answer if x not in set(map(str, held))]
+        return
+    if question.endswith("|-p2p") and isinstance(held, dict) and isinstance(answer, dict):
+        # Each text has the tables of other capabilities (-p2p r, -p2p w).
+        text = str(held.get("stdout", ""))
+        if len(text) < _MOST_TABLES:
+            out.answers[question] = {**held, "stdout": f"{text}\n{answer.get('stdout', '')}"}
         return
     if _CLASS.match(question) and _less_of_a_class(held, answer):
         out.answers[question], out.places[question] = answer, place

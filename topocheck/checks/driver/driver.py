@@ -52,8 +52,12 @@ def not_loaded(context: Context) -> Iterator[Finding]:
     Does not apply:
         Where all GPUs are given to guests (vfio-pci). GPUs with a display that nouveau drives are a note.
     """
-    gpus = _mine(context)
     nvml = context.node.nvml
+    said = _said_in_texts(context, _NOT_LOADED)
+    gpus = [g for g in living(context) if not given_away(g)] if said else _mine(context)
+    if said and not gpus:
+        yield _not_loaded_by_text(context)
+        return
     if not isinstance(nvml.gpus, Missing) or nvml.gpus.detail == MISMATCH or driver_loaded(context.node):
         return
     other = sorted({g.pci.driver for g in gpus if g.pci is not None and isinstance(g.pci.driver, str)})
@@ -62,7 +66,11 @@ def not_loaded(context: Context) -> Iterator[Finding]:
     one = len(gpus) == 1
     for_display = all(g.pci is not None and g.pci.base_class == _DISPLAY for g in gpus)
     yield Finding(
-        state=State.NOTE if other and for_display else unless_lost(context, State.FAIL, "modules", "driver"),
+        state=State.NOTE
+        if other and for_display
+        else State.FAIL
+        if said
+        else unless_lost(context, State.FAIL, "modules", "driver"),
         subject="node",
         title=f"{len(gpus)} NVIDIA GPU{' is' if one else 's are'} driven by {listed(other)}, not by NVIDIA's driver"
         if other
@@ -74,6 +82,26 @@ def not_loaded(context: Context) -> Iterator[Finding]:
     )
 
 
+def _said_in_texts(context: Context, error: str) -> bool:
+    """Tell whether a text in the place of this machine holds an error of NVML: that needs no list of PCI functions."""
+    gpus = context.node.nvml.gpus
+    return context.node.made_from is not None and isinstance(gpus, Missing) and gpus.detail == error
+
+
+def _not_loaded_by_text(context: Context) -> Finding:
+    """Return the finding of a text in which nvidia-smi says so; no text tells which GPUs are on the bus."""
+    return Finding(
+        state=State.FAIL,
+        subject="node",
+        title="nvidia-smi cannot communicate with the NVIDIA driver: it is not loaded",
+        consequence="no CUDA program runs here",
+        evidence=(Evidence("NVML DeviceGetCount", str(context.node.nvml.gpus)),),
+        rule="GPUs of this node need the nvidia module and NVML",
+        fix=first_fitting(context, *_LOAD),
+    )
+
+
+_NOT_LOADED = "NVMLError_DriverNotLoaded"
 _DISPLAY = 0x0300
 """VGA-compatible controller; GPUs of servers are 3D controllers (PCI Code and ID Assignment Specification, 1.4)."""
 _REPLACE = (
@@ -114,7 +142,8 @@ def versions_differ(context: Context) -> Iterator[Finding]:
     Does not apply:
         Without NVIDIA GPUs.
     """
-    _mine(context)
+    if not _said_in_texts(context, MISMATCH):
+        _mine(context)
     nvml, system = context.node.nvml, context.node.system
     module = system.nvidia_module_version
     refused = isinstance(nvml.gpus, Missing) and nvml.gpus.detail == MISMATCH
@@ -154,6 +183,9 @@ def _library(context: Context) -> tuple[str | None, tuple[Evidence, ...]]:
     evidence = tuple(e for path in found for e in system.evidence(path))
     if isinstance(told, str):
         return told, evidence
+    own = context.node.nvml.nvml_version
+    if not found and isinstance(own, str):
+        return own, context.node.nvml.evidence("SystemGetNVMLVersion")
     return " and ".join(dict.fromkeys(found.values())) or None, evidence
 
 

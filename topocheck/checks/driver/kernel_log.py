@@ -42,7 +42,8 @@ def kernel_log_errors(c: Context) -> Iterator[Finding]:
     lines = c.node.system.kernel_log
     if isinstance(lines, Missing):
         raise not_applicable(f"the kernel's log cannot be read ({lines.reason.value.replace('_', ' ')})")
-    if not c.topology.gpus and not c.topology.nics:
+    unlisted = _of_unlisted(c, lines)
+    if not c.topology.gpus and not c.topology.nics and not unlisted:
         raise not_applicable("no NVIDIA GPU and no RDMA NIC")
     for gpu in c.topology.gpus:
         numbers = [(x[1], line) for line in lines if (x := xid(line)) and x[0] == gpu.address.rpartition(".")[0]]
@@ -58,6 +59,33 @@ def kernel_log_errors(c: Context) -> Iterator[Finding]:
             what, fix = _NIC_TROUBLES[kind]
             yield _finding(c, nic, f"{what} (kernel log since boot)", line, fix=fix)
     yield from _pcie(c, lines)
+    yield from unlisted
+
+
+def _of_unlisted(c: Context, lines: tuple[str, ...]) -> list[Finding]:
+    """Return what texts say of devices that none of them lists: the log may have lost what it said at the start.
+
+    Of a machine whose PCI functions are all known, such a line is of a device that it no longer has.
+    """
+    made = c.node.made_from
+    if made is None or not (made.selection or isinstance(c.node.pci.devices, Missing)):
+        return []
+    listed = {g.address for g in c.topology.gpus} | {n.address for n in c.topology.nics}
+    slots = {a.rpartition(".")[0] for a in listed}
+    last: dict[tuple[str, str], tuple[str, State, str | None]] = {}
+    for line in lines:
+        if (x := xid(line)) and x[0] not in slots and x[1] in XIDS:
+            state = State.WARN if x[1] in _LASTING else State.NOTE
+            last[x[0], f"Xid {x[1]}: {XIDS[x[1]]}"] = line, state, None
+        elif (address := not_started(line)) and address not in listed:
+            last[address, "the driver could not start it"] = line, State.NOTE, None
+        elif (t := nic_trouble(line)) and t[0] not in listed:
+            what, fix = _NIC_TROUBLES[t[1]]
+            last[t[0], what] = line, State.NOTE, fix
+    return [
+        _about(c, address, address, f"{what} (kernel log since boot)", line, state, fix)
+        for (address, what), (line, state, fix) in last.items()
+    ]
 
 
 _LASTING = frozenset({64})

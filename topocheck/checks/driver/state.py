@@ -49,9 +49,11 @@ def no_gpu(c: Context) -> Iterator[Finding]:
     if c.topology.gpus or c.topology.accelerators:
         return
     devices = c.node.pci.devices
-    if isinstance(devices, Missing) and devices.reason is not Reason.ABSENT:
+    # A text in which nvidia-smi finds none needs no list of PCI functions.
+    none = c.node.made_from is not None and c.node.nvml.gpus == ()
+    if not none and isinstance(devices, Missing) and devices.reason is not Reason.ABSENT:
         raise not_applicable(f"the PCI bus cannot be seen ({devices})")
-    if c.node.made_from is not None and c.node.made_from.selection:
+    if not none and c.node.made_from is not None and c.node.made_from.selection:
         raise not_applicable("the given files list some of the PCI functions, none of them a GPU")
     seen = str(devices) if isinstance(devices, Missing) else f"{len(devices)} functions, none of them a GPU"
     yield Finding(

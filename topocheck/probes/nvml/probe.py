@@ -18,11 +18,12 @@ MAX_GPUS = 256
 """An answer above it is not believed; NVIDIA's driver takes 32 GPUs (NV_MAX_DEVICES, nvlimits.h)."""
 
 _PROC_GPUS = "/proc/driver/nvidia/gpus"
+_MISMATCH = "NVMLError_LibRmVersionMismatch"
 _WORDS = {
     "libnvidia-ml.so.1 not found": "The NVIDIA driver's library libnvidia-ml.so.1 is not on this machine.",
     "nvidia-ml-py not installed": "The Python package nvidia-ml-py is not installed, so NVML cannot be asked.",
     "NVMLError_DriverNotLoaded": "The NVIDIA kernel driver is not loaded, so NVML has nothing to say.",
-    "NVMLError_LibRmVersionMismatch": (
+    _MISMATCH: (
         "The NVIDIA library and the loaded kernel driver are of different versions; reload the driver or reboot."
     ),
     "NVMLError_NoPermission": "This user may not talk to the NVIDIA driver.",
@@ -52,9 +53,11 @@ def read(host: Host) -> NvmlFacts:
 
 def _without_gpus(host: Host, raw: dict[str, str], why: Missing) -> NvmlFacts:
     """The kernel module says its version even where NVML cannot be had; that is another probe's to tell."""
+    # The library's own version needs no driver.
+    version = as_text(_system(host, raw, "SystemGetNVMLVersion")) if why.detail == _MISMATCH else why
     return NvmlFacts(
-        source="NVML", driver_version=why, nvml_version=why, cuda_version=why, conf_computing=why, gpus=why, raw=raw,
-        error=_WORDS.get(why.detail, f"NVML does not answer ({why})."),
+        source="NVML", driver_version=why, nvml_version=version, cuda_version=why, conf_computing=why, gpus=why,
+        raw=raw, error=_WORDS.get(why.detail, f"NVML does not answer ({why})."),
     )  # fmt: skip
 
 

@@ -205,6 +205,19 @@ def parse_matrix(text: str) -> SmiMatrix:
     )
 
 
+def _tables(host: Host, raw: dict[str, str]) -> list[str]:
+    """Return the P2P tables of a recording made from texts; of a live machine NVML is asked itself."""
+    if not host.records("run", SMI_TIMEOUT_S, "nvidia-smi", "topo", "-p2p"):
+        return []
+    try:
+        result = host.run(("nvidia-smi", "topo", "-p2p"), timeout_s=SMI_TIMEOUT_S)
+    except HostError as e:
+        raw["topo -p2p"] = f"!{e}"
+        return []
+    raw["topo -p2p"] = result.stdout.strip()
+    return [result.stdout]
+
+
 def read(host: Host) -> SmiFacts:
     """Run `nvidia-smi topo -m`, then `-mp`, and read both into one matrix; of `-mp` alone where only that was given.
 
@@ -227,6 +240,7 @@ def read(host: Host) -> SmiFacts:
         raw[call] = (result.stdout if result.rc == 0 else result.stdout + result.stderr).strip()
         if result.rc == 0:
             texts.append(f"nvidia-smi topo {option}\n{result.stdout}")
+    texts += _tables(host, raw)
     if lost is not None and not texts:
         raise lost
     if lost is None and (not texts or not texts[0].startswith("nvidia-smi topo -m\n")):
