@@ -169,7 +169,13 @@ CA 'mlx5_0'
 """
 
 
-@pytest.mark.parametrize("text", [NCCL_XML, IBSTAT, LSPCI], ids=["nccl-xml", "ibstat", "lspci"])
+TREE = (
+    "-[0000:00]-+-00.0  Device 8086:0d57\n           +-06.0  Device 10de:2335\n           \\-07.0  Device 10de:2335\n"
+)
+"""Of a node with two GPUs, by `lspci -tv` without pci.ids: no class stands in it."""
+
+
+@pytest.mark.parametrize("text", [NCCL_XML, IBSTAT, LSPCI, TREE], ids=["nccl-xml", "ibstat", "lspci", "lspci-tv"])
 def test_what_does_not_tell_what_the_driver_says_is_not_determined(text: str, tmp_path: Path) -> None:
     path = tmp_path / "given"
     path.write_text(text)

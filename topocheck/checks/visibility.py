@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from topocheck.model.base import Missing, Reason, is_lost, known
 from topocheck.model.node import Node
-from topocheck.topology.inventory import by_address, is_nvidia_gpu
+from topocheck.model.pci import PciDevice
+from topocheck.topology.inventory import NVIDIA, by_address, is_nvidia_gpu
 
 
 def pci_hidden(node: Node) -> str | None:
@@ -75,9 +76,16 @@ def driver_untold(node: Node) -> str | None:
     gpus, devices = node.nvml.gpus, node.pci.devices
     if node.made_from is None or not isinstance(gpus, Missing):
         return None
-    if isinstance(devices, Missing) or any(is_nvidia_gpu(d) for d in by_address(node).values()):
+    if isinstance(devices, Missing) or any(_may_be_nvidia_gpu(d) for d in by_address(node).values()):
         return _NOT_GIVEN
     return None
+
+
+def _may_be_nvidia_gpu(device: PciDevice) -> bool:
+    """Tell whether a function is an NVIDIA GPU, or may be one: `lspci -t` draws functions without their class."""
+    if device.base_class is None:
+        return isinstance(device.vendor_id, Missing) or device.vendor_id == NVIDIA
+    return is_nvidia_gpu(device)
 
 
 def _gpus(number: int) -> str:

@@ -130,8 +130,6 @@ COMPLETE = "_TOPOCHECK_COMPLETE"
 
 def _completed_command() -> str:
     """Return the command in a line that a shell completes; the empty text where no shell asks, or it has none yet."""
-    import os
-
     if COMPLETE not in os.environ:
         return ""
     from typer._completion_classes import completion_init

@@ -41,7 +41,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         full_every: each so-manieth sample is a full one, with all counters; the first is.
         last: number of the last sample, which is a full one too; -1 where it is not known.
         traffic: NVLink's counters in each sample, not only in full ones. Reading them takes 3 ms of a core for each GPU
-            of 18 links, ten times as much as all other questions of a sample (two H200, driver 580).
+            of 18 links, several times as much as all other questions of a sample (two H200, driver 580).
     """
 
     gpus: tuple[PlannedGpu, ...] = ()

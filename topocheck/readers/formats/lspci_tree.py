@@ -70,7 +70,8 @@ def _open_bus(buses: list[tuple[int, str, str]], m: re.Match[str], bridge: str) 
 
 
 def _identity(found: Answers, number: int, address: str, words: str) -> None:
-    if m := re.search(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]$", words):
+    # In brackets with -nn; `Device 10de:2335` where pci.ids is not installed.
+    if m := re.search(r"(?:\[|^Device )([0-9a-f]{4}):([0-9a-f]{4})\]?$", words):
         pci.file(found, number, address, "vendor", f"0x{m[1]}")
         pci.file(found, number, address, "device", f"0x{m[2]}")
         return

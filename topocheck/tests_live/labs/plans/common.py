@@ -21,7 +21,7 @@ PING_SIZES: dict[Device, tuple[int, ...]] = {
     "gpu": (4, 4 * KIB, 512 * KIB, 4 * MIB, 32 * MIB, 128 * MIB, 256 * MIB),
 }
 """Bytes of the messages to which alpha and beta are fitted. Between two GPUs 4 MiB take barely longer than 4 bytes (43
-us each on two H200)."""
+and 44 us on two H200)."""
 PAIRS = {"within": "one node", "between": "two nodes"}
 OPEN = 100.0
 """Times the rate itself from which on the upper end of its interval says nothing."""
