@@ -116,17 +116,20 @@ def _measure(
     allow_busy: bool,
     deadline_s: float,
 ) -> int:
-    from topocheck.checks.bw.run import make_report
-    from topocheck.render.progress import Progress
-    from topocheck.tests_live import run as live
-    from topocheck.tests_live.launch import rendezvous
-    from topocheck.tests_live.launch import world as launchers
-    from topocheck.tests_live.launch.rank_status import RollCall
+    from topocheck.tests_live.copies.supervisor import warm_child
 
     stop_cleanly(launched=world is not None)
-    child = None if world is not None or not options.copies else live.warm_child(options.engine)
+    # Before all that this process loads for itself: what the child loads takes longer.
+    child = None if world is not None or not options.copies else warm_child(options.engine)
     meeting: Rendezvous | None = None
     try:
+        from topocheck.checks.bw.run import make_report
+        from topocheck.render.progress import Progress
+        from topocheck.tests_live import run as live
+        from topocheck.tests_live.launch import rendezvous
+        from topocheck.tests_live.launch import world as launchers
+        from topocheck.tests_live.launch.rank_status import RollCall
+
         node, topology = _look()
         planned = _plan(node, topology, options, world)
         first = world is None or world.rank == 0
@@ -153,7 +156,9 @@ def _measure(
                 raise launchers.input_error(e) from None
             rendezvous.warn(meeting)
         progress = Progress(enabled=first)
-        runner = live.Runner(planned, topology, node, world=world, meeting=meeting, tell=progress.tell, child=child)
+        runner = live.Runner(
+            planned, topology, node, world=world, meeting=meeting, tell=progress.tell, child=child, end=end
+        )
         child = None
         with contextlib.closing(progress):
             run = runner.execute()
@@ -202,7 +207,8 @@ def _plan(node: Node, topology: Topology, options: Options, world: World | None,
     from topocheck.checks.consistency.visible_devices import hidden
     from topocheck.checks.visibility import driver_loaded
     from topocheck.model.base import Missing
-    from topocheck.tests_live.run import cpus_here, driver_installed, torch_installed
+    from topocheck.tests_live.copies.supervisor import driver_installed
+    from topocheck.tests_live.run import cpus_here, torch_installed
 
     available = node.system.memory_available_bytes
     options = msgspec.structs.replace(options, host_available_bytes=available if isinstance(available, int) else None)

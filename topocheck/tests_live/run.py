@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -17,7 +18,7 @@ from topocheck.model.base import Missing
 from topocheck.model.measurement import Measurement, NotMeasured, Run
 from topocheck.model.node import Node
 from topocheck.process.child import PIDS, Child
-from topocheck.tests_live.copies.supervisor import run_group, start_child
+from topocheck.tests_live.copies.supervisor import run_group
 from topocheck.tests_live.disturbance import Watch, device_states, disturbance, disturbed
 from topocheck.tests_live.launch.ranks import QUIET_S, run_collectives
 from topocheck.tests_live.launch.rendezvous import Rendezvous
@@ -48,19 +49,6 @@ def cpus_here() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def driver_installed() -> bool:
-    """Tell whether cuda-bindings is there, without importing it."""
-    try:
-        return importlib.util.find_spec("cuda.bindings.driver") is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def warm_child(engine: str) -> Child | None:
-    """Start the first child while the machine is still being looked at; it loads what it needs and waits."""
-    return start_child("driver") if engine in ("driver", "both") and driver_installed() else None
-
-
 def quiet_limit_s(budget: str, rows: tuple[CollectiveRow, ...], *, joined: bool) -> float:
     """Return after how many seconds without a message ranks that have met are considered hung.
 
@@ -73,7 +61,11 @@ def quiet_limit_s(budget: str, rows: tuple[CollectiveRow, ...], *, joined: bool)
 
 
 class Runner:
-    """One run. `execute` may be interrupted (KeyboardInterrupt) and still returns what was measured."""
+    """One run. `execute` may be interrupted (KeyboardInterrupt) and still returns what was measured.
+
+    Where `end` is given and nothing is to be measured after the copies, the end of their child, which takes its time,
+    is left to it.
+    """
 
     def __init__(
         self,
@@ -85,9 +77,11 @@ class Runner:
         meeting: Rendezvous | None = None,
         tell: Tell = lambda kind, words, share: None,
         child: Child | None = None,
+        end: contextlib.ExitStack | None = None,
     ) -> None:
         self.plan, self.topology, self.node, self.world, self.tell = plan, topology, node, world, tell
         self.meeting, self.child = meeting, child
+        self._end = end
         self.software: dict[str, str] = {"topocheck": topocheck.__version__, "python": platform.python_version()}
         self.measured: list[Measurement] = []
         self.not_measured: list[NotMeasured] = list(plan.left_out)
@@ -145,7 +139,7 @@ class Runner:
         groups: dict[str, list[CopyRow]] = {}
         for row in self.plan.copies:
             groups.setdefault(row.group, []).append(row)
-        for group, rows in groups.items():
+        for number, (group, rows) in enumerate(groups.items(), 1):
             if monotonic() - begun > EXPECTED_BUDGET_S[self.plan.budget]:
                 self.not_measured += [NotMeasured(id=r.id, reason="out of time") for r in rows]
                 continue
@@ -153,10 +147,23 @@ class Runner:
             addresses = tuple(
                 dict.fromkeys(e for r in rows for t in r.transfers for e in (t.source, t.destination) if e != HOST)
             )
+            is_last = number == len(groups) and not self.plan.collectives
             for result in run_group(
-                group, tuple(rows), addresses, listen=self._heard, child=child, software=self.software
+                group,
+                tuple(rows),
+                addresses,
+                listen=self._heard,
+                child=child,
+                software=self.software,
+                end=self._end_later if is_last else Child.end,
             ):
                 self._keep(result, watch, before)
+
+    def _end_later(self, child: Child) -> None:
+        if self._end is None:
+            child.end()
+        else:
+            self._end.callback(child.end)
 
     def _heard(self, kind: str, row: CopyRow | None, words: str) -> None:
         if kind == "row":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -31,6 +32,19 @@ def start_child(group: str, module: str = CHILD_MODULE) -> Child:
     return Child(python_argv(module, "{fd}", group), env)
 
 
+def driver_installed() -> bool:
+    """Tell whether cuda-bindings is there, without importing it."""
+    try:
+        return importlib.util.find_spec("cuda.bindings.driver") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def warm_child(engine: str) -> Child | None:
+    """Start the first child while the machine is still being looked at; it loads what it needs and waits."""
+    return start_child("driver") if engine in ("driver", "both") and driver_installed() else None
+
+
 def row_deadline_s(row: CopyRow) -> float:
     """Return how long a row may take: three times its estimate and its sampling budget, and five seconds."""
     return 3 * (row.estimate_s + row.budget_s) + 5
@@ -50,10 +64,13 @@ def run_group(
     module: str = CHILD_MODULE,
     software: dict[str, str] | None = None,
     start_deadline_s: float | None = None,
+    end: Callable[[Child], object] = Child.end,
 ) -> Iterator[Measurement | NotMeasured]:
     """Run rows in a child, and in fresh ones after a hang or a crash, and yield what comes of each.
 
     After a hang no row that touches one of the hung row's devices is run: what hangs once may hang a driver.
+    The last child, which ends by itself once it has run every row, is given to `end`: a driver takes 0.1 s per device
+    to take its state down, which the caller may spend on something else.
     """
     left = list(rows)
     shunned: set[str] = set()
@@ -62,11 +79,10 @@ def run_group(
             if child is None:
                 child = start_child(group, module)
             job = Job(group=group, addresses=addresses, rows=tuple(left))
-            outcome = yield from _one_child(child, job, listen, software, start_deadline_s)
-            child.end()
-            child = None
-            done, hung = outcome
+            done, hung = yield from _one_child(child, job, listen, software, start_deadline_s)
             left = left[done:]
+            (Child.end if left or hung is not None else end)(child)
+            child = None
             if hung is not None:
                 shunned |= {e for t in hung.transfers for e in (t.source, t.destination) if e != "host"}
                 for row in [r for r in left if shunned & {e for t in r.transfers for e in (t.source, t.destination)}]:
