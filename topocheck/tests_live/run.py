@@ -155,7 +155,7 @@ class Runner:
                 listen=self._heard,
                 child=child,
                 software=self.software,
-                end=self._end_later if is_last else Child.end,
+                end=self._end_later if is_last else None,
             ):
                 self._keep(result, watch, before)
 

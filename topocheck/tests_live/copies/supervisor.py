@@ -64,13 +64,13 @@ def run_group(
     module: str = CHILD_MODULE,
     software: dict[str, str] | None = None,
     start_deadline_s: float | None = None,
-    end: Callable[[Child], object] = Child.end,
+    end: Callable[[Child], object] | None = None,
 ) -> Iterator[Measurement | NotMeasured]:
     """Run rows in a child, and in fresh ones after a hang or a crash, and yield what comes of each.
 
     After a hang no row that touches one of the hung row's devices is run: what hangs once may hang a driver.
-    The last child, which ends by itself once it has run every row, is given to `end`: a driver takes 0.1 s per device
-    to take its state down, which the caller may spend on something else.
+    The last child ends by itself once it has run every row. It is given to `end` where there is one: a driver takes
+    0.1 s per device to take its state down, which the caller may spend on something else.
     """
     left = list(rows)
     shunned: set[str] = set()
@@ -81,7 +81,10 @@ def run_group(
             job = Job(group=group, addresses=addresses, rows=tuple(left))
             done, hung = yield from _one_child(child, job, listen, software, start_deadline_s)
             left = left[done:]
-            (Child.end if left or hung is not None else end)(child)
+            if end is None or left or hung is not None:
+                child.end()
+            else:
+                end(child)
             child = None
             if hung is not None:
                 shunned |= {e for t in hung.transfers for e in (t.source, t.destination) if e != "host"}
