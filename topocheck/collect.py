@@ -31,14 +31,13 @@ def begin(*, cross_check: bool) -> None:
 
     What this module imports itself costs a millisecond; keep it so.
     """
+    from topocheck.host.gather.gpus import driver_is_loaded
+
     try:
-        started = fork.fork(_ask_driver) if fork.fork_is_safe() else None
+        started = fork.fork(_ask_driver) if driver_is_loaded() and fork.fork_is_safe() else None
     except OSError:  # no process to be had: the ordinary start meets it again, and tells it
         started = None
-    from topocheck.host.gather.gather import Gathering
-
-    children = {_DRIVER: started} if started else {}
-    _begun[cross_check] = Gathering(_probes(cross_check), _UNTIL_TOLD_S, early=children)
+    _begun[cross_check] = _gathering(cross_check, _UNTIL_TOLD_S, {_DRIVER: started} if started else {})
 
 
 def _ask_driver(pipe: int) -> None:
@@ -64,19 +63,27 @@ def ask_machine(*, cross_check: bool = False, budget_s: float | None = None) -> 
     in all (None: BUDGET_S and some more for each GPU), is recorded as timed out under the name of the call. What
     the budget has beyond that, the driver's probes get.
     """
-    from topocheck.host.gather.gather import Gathering
     from topocheck.host.gather.gpus import count_gpus
     from topocheck.probes.registry import NVML_PER_GPU_S
 
     usual_s = BUDGET_S + NVML_PER_GPU_S * count_gpus()
     budget_s = usual_s if budget_s is None else budget_s
-    gathering = _begun.pop(cross_check, None) or Gathering(_probes(cross_check), budget_s)
+    gathering = _begun.pop(cross_check, None) or _gathering(cross_check, budget_s, {})
     try:
         _load_rooms()
     except BaseException:
         gathering.stop()
         raise
     return gathering.finish(budget_s, dict.fromkeys(_PATIENT, max(0.0, budget_s - usual_s)))
+
+
+def _gathering(cross_check: bool, budget_s: float, early: dict[str, fork.Worker]) -> Gathering:
+    from topocheck.host.gather.gather import Gathering
+
+    probes = _probes(cross_check)
+    for probe in probes:
+        probe.load()  # here, where the facts are made from the answers, and not again in each child
+    return Gathering(probes, budget_s, early=early)
 
 
 def _probes(cross_check: bool) -> tuple[Probe, ...]:
@@ -97,5 +104,3 @@ def _load_rooms() -> None:
     from topocheck.topology import build  # noqa: F401
 
     static_checks()
-    for probe in _probes(False):
-        probe.load()

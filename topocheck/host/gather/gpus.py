@@ -1,4 +1,4 @@
-"""How many GPUs NVIDIA's driver has here: what the deadlines of its probes depend on."""
+"""Whether NVIDIA's driver is loaded here, and how many GPUs it has: what its probes' start and deadlines depend on."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def count_gpus() -> int:
         return min(MOST, len(os.listdir("/proc/driver/nvidia/gpus")))
     except OSError:
         return 0
+
+
+def driver_is_loaded() -> bool:
+    """Tell whether NVIDIA's kernel module, or WSL's GPU in place of it, shows itself; without one NVML ends at once."""
+    return any(os.path.exists(path) for path in ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg"))
