@@ -26,8 +26,8 @@ from topocheck.cli.emit import emit
 from topocheck.cli.report import report
 from topocheck.cli.snapshot import save
 from topocheck.host import output
-from topocheck.host.output import GrowingFile, OutputError, write_file
-from topocheck.model.base import InputError
+from topocheck.host.output import GrowingFile, write_file
+from topocheck.model.base import InputError, OutputError
 
 SNAPSHOT = str(Path(__file__).parents[1] / "recordings" / "h100_x2_vm.snap")
 NOBODY = 65534

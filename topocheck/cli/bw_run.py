@@ -12,8 +12,8 @@ import msgspec
 from topocheck.cli import common
 from topocheck.cli.bw_options import Judge
 from topocheck.cli.signals import stop_cleanly
-from topocheck.host.output import OutputError, write_file
-from topocheck.model.base import InputError, State
+from topocheck.host.output import write_file
+from topocheck.model.base import InputError, OutputError, State
 from topocheck.model.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNKNOWN
 
 if TYPE_CHECKING:

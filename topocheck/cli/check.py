@@ -11,8 +11,7 @@ import typer
 import typer.core
 
 from topocheck.cli import check_input, common, sampling
-from topocheck.host.output import OutputError
-from topocheck.model.base import InputError
+from topocheck.model.base import InputError, OutputError
 from topocheck.model.exit_codes import EXIT_UNKNOWN, EXIT_USAGE
 from topocheck.render import formats
 

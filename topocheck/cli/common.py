@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, Optional, TypeVar
 import typer
 
 from topocheck.api import answers_of, host_of, read_policy
-from topocheck.host.output import OutputError, check_file, stream_of, write_file
-from topocheck.model.base import InputError
+from topocheck.model.base import InputError, OutputError
 from topocheck.model.exit_codes import EXIT_USAGE
 
 if TYPE_CHECKING:
@@ -108,6 +107,8 @@ def emit(text: str | Iterable[str], output: Path | None = None) -> None:
     """
     pieces = (text,) if isinstance(text, str) else text
     if output is not None:
+        from topocheck.host.output import write_file
+
         # A reader of a FIFO or stream may leave, as that of standard output may (cli/streams.py).
         with contextlib.suppress(BrokenPipeError):
             write_file(output, b"".join(p.encode("utf-8", "replace") for p in pieces))
@@ -139,6 +140,7 @@ def leave(*values: object) -> None:
 
 def wrote(what: str, where: Path) -> None:
     """Say that a file was written: on standard output, or on standard error where the file is a stream of ours."""
+    from topocheck.host.output import stream_of
     from topocheck.render.quoting import one_line
 
     if stream_of(str(where)) is not None:
@@ -222,6 +224,8 @@ def check_writable(path: Path, option: str) -> None:
     Raises:
         InputError: it cannot; names the option.
     """
+    from topocheck.host.output import check_file
+
     try:
         check_file(path)
     except OutputError as e:

@@ -23,7 +23,7 @@ import stat
 import sys
 from collections.abc import Iterator
 
-from topocheck.model.base import InputError, is_digits
+from topocheck.model.base import OutputError, is_digits
 
 PATIENCE_S = 30.0
 """How long the reader of a FIFO or a device may take nothing."""
@@ -34,10 +34,6 @@ _SHOWN = 300
 _MAX_LINKS = 40  # as the kernel's own limit, fs/namei.c MAXSYMLINKS
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/")
-
-
-class OutputError(InputError):
-    """The result is there but could not be written; one line: file, why, and what to do where it is known."""
 
 
 class ForeignLinkError(PermissionError):

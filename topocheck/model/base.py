@@ -188,6 +188,10 @@ class NotDeterminedError(InputError):
     exit_code = EXIT_UNKNOWN
 
 
+class OutputError(InputError):
+    """The result is there but could not be written; one line: file, why, and what to do where it is known."""
+
+
 class Hung(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A child process that did not come back from a question.
 

@@ -37,9 +37,16 @@ def mark(link: Link | None) -> Span:
     return f"{SIGNS.get(link.state, '')} {link.mark}".strip(), MARK_STYLES.get(link.state, "dim")
 
 
+_drawn: tuple[Report, Drawn] | None = None
+"""Of the report last asked for: three sections of a page draw its devices."""
+
+
 def drawn(report: Report) -> Drawn:
     """Return each GPU, accelerator and NIC as it is drawn."""
-    return drawn_devices(report.node, report.topology, report.findings)
+    global _drawn
+    if _drawn is None or _drawn[0] is not report:
+        _drawn = report, drawn_devices(report.node, report.topology, report.findings)
+    return _drawn[1]
 
 
 def device_marks(report: Report, parts: Drawn) -> dict[str, Span]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.shared.affinity import visible
@@ -11,10 +12,12 @@ from topocheck.checks.shared.settings import in_force, judged_version, place, va
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.model.address import normalize_address
 from topocheck.model.base import Evidence, Finding, Missing, Reason, State
-from topocheck.nccl.topofile.compare import TopoDifference, compare
 from topocheck.nccl.topofile.file import TopoFile, file_in_force
 from topocheck.nccl.topofile.write import usable_gpus, write_topology
 from topocheck.nccl.topofile.xml import Element
+
+if TYPE_CHECKING:
+    from topocheck.nccl.topofile.compare import TopoDifference
 
 _TOLD = 8
 """Differences quoted as evidence; a file for another machine differs in dozens."""
@@ -179,6 +182,8 @@ def _compared(c: Context, file: TopoFile) -> Iterator[Finding]:
         raise not_applicable("no GPU that NCCL could use")
     if file.root is None:
         return
+    from topocheck.nccl.topofile.compare import compare  # few machines have such a file
+
     machine = write_topology(c.node, c.topology, judged_version(c), values(c).values)
     found = compare(file.root, machine)
     if not found:

@@ -24,8 +24,7 @@ import msgspec
 import topocheck
 from topocheck.host.base import Answer, HostError
 from topocheck.host.input import read_file
-from topocheck.host.output import PRIVATE, OutputError, write_file
-from topocheck.model.base import InputError, Reason
+from topocheck.model.base import InputError, OutputError, Reason
 
 FORMAT = "topocheck-snapshot"
 FORMAT_VERSION = 1
@@ -85,6 +84,8 @@ def save(path: str, answers: Mapping[str, Answer], *, probe_set: int, identifier
     Raises:
         SnapshotError: the file cannot be written.
     """
+    from topocheck.host.output import PRIVATE, write_file
+
     packed = io.BytesIO()
     try:
         write(packed, answers, probe_set=probe_set, identifiers=identifiers)

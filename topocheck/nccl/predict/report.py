@@ -13,7 +13,6 @@ from topocheck.nccl.predict.predict import PredictError, predict
 from topocheck.nccl.predict.types import HostInput, NcclPair, NcclView, Prediction
 from topocheck.nccl.rules.settings import Settings
 from topocheck.nccl.topofile.file import TopoFile, file_in_force
-from topocheck.nccl.topofile.merge import merge, silence_note
 from topocheck.nccl.topofile.nic_selection import hca_note, network_of, network_stops, plugin_note
 from topocheck.nccl.topofile.write import usable_gpus, why_unusable, write_topology
 from topocheck.topology.types import Topology
@@ -110,6 +109,8 @@ def host_input(
     stops = [file.fatal if file is not None else "", network_stops(node, version, chosen)]
     merged = machine
     if file is not None and file.root is not None and not file.fatal:
+        from topocheck.nccl.topofile.merge import merge, silence_note  # few machines have such a file
+
         merged = merge(file.root, machine)
         notes.append(silence_note(file.path, file.root, machine))
     return HostInput(
