@@ -82,6 +82,11 @@ class Map(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {}
 
     @functools.cached_property
+    def links(self) -> dict[str, Hop]:
+        """The hops between ports that were worked out, by the lower port."""
+        return {}
+
+    @functools.cached_property
     def parts(self) -> dict[tuple[str, bool, int], tuple[Hop, ...]]:
         """The hops below a shared bridge that were worked out, by address, kind and the bridge's place in the chain."""
         return {}
@@ -120,14 +125,14 @@ def upward(device: Gpu | Nic, stop: int, m: Map) -> tuple[Hop, ...]:
         if is_end and not isinstance(lower.physfn, Missing):
             lower = m.devices.get(lower.physfn, lower)
         upstream = m.devices.get(chain[i - 1]) if i else None
-        out.append(
-            pcie_hop(
-                lower,
-                upstream,
-                gpu=nvml if is_end else None,
-                driverless_gpu=is_end and isinstance(device, Gpu) and nvml is None,
-            )
-        )
+        if is_end:
+            driverless = isinstance(device, Gpu) and nvml is None
+            out.append(pcie_hop(lower, upstream, gpu=nvml, driverless_gpu=driverless))
+            continue
+        hop = m.links.get(chain[i])
+        if hop is None:
+            hop = m.links[chain[i]] = pcie_hop(lower, upstream)
+        out.append(hop)
     if not chain and nvml is not None:
         out.append(pcie_hop(PciDevice(address=device.address), None, gpu=nvml))
     return tuple(out)
