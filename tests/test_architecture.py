@@ -121,6 +121,17 @@ def test_commands_start_no_processes_and_nothing_imports_them() -> None:
     assert {room for room, other, _ in arrows() if other == "cli"} == {"__main__"}
 
 
+def test_nothing_within_the_package_imports_its_face() -> None:
+    """`topocheck/__init__.py` stands on everything; who needs the version takes it from model/version.py."""
+    assert [
+        f"{file.relative_to(PACKAGE)}:{i.line}"
+        for module, file in MODULES.items()
+        for i in every_import(parsed(file))
+        if i.module == "topocheck"
+        and (i.line, True) not in {(j.line, j.module.startswith("topocheck.")) for j in every_import(parsed(file))}
+    ] == []
+
+
 def test_no_circle_between_folders_not_even_for_annotations() -> None:
     targets: dict[str, set[str]] = {}
     for room, other, _ in arrows():

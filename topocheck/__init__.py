@@ -6,7 +6,6 @@ NodeReport. Nothing is loaded before it is used.
 
 # Not even __future__: until topocheck.cli is there, an interrupt of a command is Python's to print.
 
-__version__ = "0.2.0"
 __all__ = ["InputError", "NodeReport", "Pair", "load", "report"]
 
 TYPE_CHECKING = False  # not from typing: this is loaded before the driver is asked
@@ -15,8 +14,14 @@ if TYPE_CHECKING:
 
     from topocheck.api import NodeReport, Pair
     from topocheck.model.base import InputError
+    from topocheck.model.version import __version__ as __version__
 
-_PLACES = {"NodeReport": "topocheck.api", "Pair": "topocheck.api", "InputError": "topocheck.model.base"}
+_PLACES = {
+    "NodeReport": "topocheck.api",
+    "Pair": "topocheck.api",
+    "InputError": "topocheck.model.base",
+    "__version__": "topocheck.model.version",
+}
 """Name of this package -> the module that has it, which is loaded when somebody asks."""
 
 
@@ -33,9 +38,9 @@ def report(*, policy: "str | PathLike[str] | None" = None, budget_s: float | Non
     Raises:
         InputError: the policy cannot be used.
     """
-    from topocheck import api
+    from topocheck.api import report as judge
 
-    return api.report(policy=policy, budget_s=budget_s)
+    return judge(policy=policy, budget_s=budget_s)
 
 
 def load(*files: "str | PathLike[str]", policy: "str | PathLike[str] | None" = None) -> "NodeReport":
@@ -49,9 +54,9 @@ def load(*files: "str | PathLike[str]", policy: "str | PathLike[str] | None" = N
     Raises:
         InputError: a file cannot be read or used; says which and what is wrong.
     """
-    from topocheck import api
+    from topocheck.api import load as judge
 
-    return api.load(*files, policy=policy)
+    return judge(*files, policy=policy)
 
 
 def __getattr__(name: str) -> object:

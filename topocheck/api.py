@@ -132,10 +132,10 @@ class NodeReport(msgspec.Struct, frozen=True):
         return conclude(self.report.node, self.report.findings, self.report.results, self.policy)
 
     def _document(self) -> msgspec.Struct:
-        import topocheck
+        from topocheck.model.version import __version__
         from topocheck.render.report_json import report_document
 
-        return report_document(self.report, topocheck.__version__)
+        return report_document(self.report, __version__)
 
     def _address(self, name: str) -> str:
         devices: tuple[Gpu | Nic, ...] = (*self.gpus, *self.nics)

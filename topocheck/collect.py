@@ -96,10 +96,10 @@ def _probes(cross_check: bool) -> tuple[Probe, ...]:
 
 def _load_rooms() -> None:
     """Load what judging needs while the machine is being asked: it takes about as long."""
-    from topocheck import pipeline  # noqa: F401
     from topocheck.checks import static_checks
     from topocheck.gpudirect import judge  # noqa: F401
     from topocheck.nccl.predict import report as view  # noqa: F401
+    from topocheck.pipeline import build_report  # noqa: F401
     from topocheck.render import text  # noqa: F401
     from topocheck.topology import build  # noqa: F401
 

@@ -122,11 +122,11 @@ def _own(*, recorded: bool) -> bytes:
 
 def _judge(heard: Heard, launcher: str, collection: Collection | None = None) -> ClusterReport:
     """Judge every node by itself, then all beside each other; `collection` takes their facts."""
-    import topocheck
     from topocheck.compare.decode import from_document
     from topocheck.compare.facts import node_facts
     from topocheck.compare.outliers import judge
     from topocheck.compare.store import Collection
+    from topocheck.model.version import __version__
     from topocheck.placement.ranks import problems
     from topocheck.render.cluster import ClusterReport
     from topocheck.render.report_json import report_document
@@ -139,7 +139,7 @@ def _judge(heard: Heard, launcher: str, collection: Collection | None = None) ->
             continue
         try:
             report, answers = _build(word.machine, word.node)
-            compared = node_facts(from_document(report_document(report, topocheck.__version__)), name=word.node)
+            compared = node_facts(from_document(report_document(report, __version__)), name=word.node)
         except InputError as e:
             unresponsive[word.node] = f"rank {rank} sent no usable snapshot: {e}"
             continue
@@ -159,7 +159,7 @@ def _judge(heard: Heard, launcher: str, collection: Collection | None = None) ->
                 settings.setdefault(name, {}).setdefault(value, []).append(rank)
     every = [r for r, w in heard.words.items() if w.own]
     return ClusterReport(
-        topocheck_version=topocheck.__version__,
+        topocheck_version=__version__,
         launcher=launcher,
         ranks=len(heard.words),
         fleet=judge(collection),

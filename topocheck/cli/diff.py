@@ -87,11 +87,11 @@ def diff(
 
 
 def _here() -> NodeFacts:
-    import topocheck
     from topocheck.compare.decode import from_document
     from topocheck.compare.facts import node_facts
+    from topocheck.model.version import __version__
     from topocheck.pipeline import build_report
     from topocheck.render.report_json import report_document
 
     report = build_report(common.open_host(None))
-    return node_facts(from_document(report_document(report, topocheck.__version__)))
+    return node_facts(from_document(report_document(report, __version__)))

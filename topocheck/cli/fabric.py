@@ -61,9 +61,9 @@ def fabric(
     Names cables on the wrong leaf, missing uplinks, slow links, ports that are down, and each leaf's oversubscription.
     Exit code 0 fine, 1 a check failed, 2 wrong usage.
     """
-    import topocheck
     from topocheck.checks.fabric.run import judge_fabric
     from topocheck.fabric.tiers import tiers_of
+    from topocheck.model.version import __version__
     from topocheck.render.fabric import fabric_json, fabric_text
 
     common.choose(format_, FORMATS, "--format")
@@ -73,7 +73,7 @@ def fabric(
     tiers = tiers_of(read_fabric(files))
     result = judge_fabric(tiers, chosen)
     if format_ == "json":
-        text = fabric_json(tiers, result, topocheck.__version__)
+        text = fabric_json(tiers, result, __version__)
     else:
         text = fabric_text(tiers, result, common.style(output, no_color, width), all_=all_)
     common.emit(text, output)

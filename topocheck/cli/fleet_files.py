@@ -192,13 +192,13 @@ def _machines(file: str, data: bytes | None, policy: Policy | None) -> tuple[lis
 
 
 def _judged(file: str, answers: dict[str, Answer], policy: Policy | None) -> NodeFacts:
-    import topocheck
     from topocheck.host.base import Host, RecordedBackend
+    from topocheck.model.version import __version__
     from topocheck.pipeline import build_report
     from topocheck.render.report_json import report_document
 
     report = build_report(Host(RecordedBackend(answers), os.path.basename(plain_text(file))), policy)
-    return node_facts(from_document(report_document(report, topocheck.__version__)), file=plain_text(file))
+    return node_facts(from_document(report_document(report, __version__)), file=plain_text(file))
 
 
 def _unpacked(data: bytes, file: str) -> tuple[bytes, bytes]:

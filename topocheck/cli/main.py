@@ -10,10 +10,10 @@ import importlib
 import os
 import sys
 
-import topocheck
 from topocheck import collect as asking
 from topocheck.cli import streams
 from topocheck.model.exit_codes import EXIT_INTERRUPTED
+from topocheck.model.version import __version__
 
 TYPE_CHECKING = False  # not from typing: loading it costs milliseconds before the driver is asked
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _print_version(value: bool) -> None:
     import typer
 
     if value:
-        print(f"topocheck {topocheck.__version__}", flush=True)
+        print(f"topocheck {__version__}", flush=True)
         raise typer.Exit
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 
-import topocheck
 from topocheck.cli.command_tree import Command, Parameter, commands
 from topocheck.model.exit_codes import MEANINGS
+from topocheck.model.version import __version__
 
 _ABOUT = """\
 .B topocheck
@@ -61,7 +61,7 @@ Record the machine; every command reads such a file with
 def man_page() -> str:
     """Return topocheck(1) as roff."""
     parts = [
-        f'.TH TOPOCHECK 1 "" "topocheck {_text(topocheck.__version__)}" "User Commands"\n',
+        f'.TH TOPOCHECK 1 "" "topocheck {_text(__version__)}" "User Commands"\n',
         ".SH NAME\ntopocheck \\- find out why GPU, NVLink, PCIe and RDMA links are slower than they should be\n",
         ".SH SYNOPSIS\n.B topocheck\n.I COMMAND\n[\\fIOPTION\\fR]...\n",
         f".SH DESCRIPTION\n{_ABOUT}",

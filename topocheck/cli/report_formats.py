@@ -21,10 +21,10 @@ def rendered(report: Report, format_: str, style: Style, sections: Sequence[str]
         InputError: a drawing was asked for, and nothing was read that could be drawn.
     """
     if format_ == "json":
-        import topocheck
+        from topocheck.model.version import __version__
         from topocheck.render import report_json as document
 
-        return document.report_pieces(report, topocheck.__version__)
+        return document.report_pieces(report, __version__)
     if format_ == "html":
         from topocheck.render.html.report import report_html
 

@@ -37,9 +37,9 @@ def seconds_of(text: str, option: str) -> float:
 
 def header_of(report: Report, interval_s: float) -> Header:
     """Return the header of a recording that begins now."""
-    import topocheck
     from topocheck.host.base import Host, HostError
     from topocheck.host.live.backend import LiveBackend
+    from topocheck.model.version import __version__
     from topocheck.monitor.plan import devices_of
     from topocheck.overtime.record import FORMAT, VERSION
     from topocheck.overtime.types import Header
@@ -56,7 +56,7 @@ def header_of(report: Report, interval_s: float) -> Header:
     return Header(
         format=FORMAT,
         version=VERSION,
-        topocheck_version=topocheck.__version__,
+        topocheck_version=__version__,
         hostname=hostname if isinstance(hostname, str) else "",
         begun=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
         begun_unix_s=round(now, 3),

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import topocheck
 from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.measurement import unsteady
 from topocheck.model.units import size_text
+from topocheck.model.version import __version__
 from topocheck.render.bw_curves import UNSTEADY_TEXT
 from topocheck.render.quoting import (
     csv_text,
@@ -29,7 +29,7 @@ def bw_json(report: BandwidthReport) -> str:
     run = report.run
     document = {
         "schema_version": SCHEMA_VERSION,
-        "topocheck_version": topocheck.__version__,
+        "topocheck_version": __version__,
         "taken_at": run.taken_at,
         "machine": run.machine,
         "software": run.software,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import topocheck
 from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.names import natural_key
+from topocheck.model.version import __version__
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import json_text, one_line
 from topocheck.render.words import plural, ranges
@@ -98,7 +98,7 @@ def plan_json(
     """
     document = {
         "schema_version": SCHEMA_VERSION,
-        "topocheck_version": topocheck.__version__,
+        "topocheck_version": __version__,
         "machine": machine,
         "budget": plan.budget,
         "estimate_s": round(plan.estimate_s, 1),

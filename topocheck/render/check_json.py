@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import topocheck
 from topocheck.model.check_document import CheckDoc, CheckRunDoc
 from topocheck.model.document import SCHEMA_VERSION
+from topocheck.model.version import __version__
 from topocheck.render.report_json import encode
 from topocheck.render.report_json import finding as finding_doc
 
@@ -21,7 +21,7 @@ def check_json(outcome: Outcome) -> str:
     return encode(
         CheckRunDoc(
             schema_version=SCHEMA_VERSION,
-            topocheck_version=topocheck.__version__,
+            topocheck_version=__version__,
             hostname=outcome.hostname or None,
             source=outcome.source,
             taken_at=outcome.taken_at,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import topocheck
 from topocheck.model.hostlist import compress_hostlist
+from topocheck.model.version import __version__
 from topocheck.render import quoting
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _head(what: str, facts: str, source: str) -> list[str]:
-    return _notes((f"{what}, by topocheck {topocheck.__version__}", f"from {source}: {facts}"))
+    return _notes((f"{what}, by topocheck {__version__}", f"from {source}: {facts}"))
 
 
 def _text(lines: Sequence[str]) -> str:
@@ -126,7 +126,7 @@ def nccl_env(suggestions: Sequence[Suggestion], source: str) -> str:
 
 def xml_comment(xml: str, facts: str, source: str, *, at_end: bool = False) -> str:
     """Return XML with a comment that says from which facts it was made, before its root or after it."""
-    comment = quoting.xml_comment(f"by topocheck {topocheck.__version__} from {source}: {facts}") + "\n"
+    comment = quoting.xml_comment(f"by topocheck {__version__} from {source}: {facts}") + "\n"
     if at_end:
         return xml.rstrip("\n") + "\n" + comment
     head, declared, rest = xml.partition("?>\n")

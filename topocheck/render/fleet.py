@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-import topocheck
 from topocheck.model.base import State
 from topocheck.model.document import SCHEMA_VERSION
+from topocheck.model.version import __version__
 from topocheck.render.differences import fault_line, field_name, field_value, not_comparable, related, together
 from topocheck.render.fabric import fabric_section, joined_tree
 from topocheck.render.page import Page, Style
@@ -53,7 +53,7 @@ def fleet_json(fleet: Fleet, fabric: JudgedFabric | None = None) -> str:
     """Return the fleet as JSON, and the fabric between its nodes where a dump of it was given."""
     d = FleetDoc(
         schema_version=SCHEMA_VERSION,
-        topocheck_version=topocheck.__version__,
+        topocheck_version=__version__,
         fleet=fleet,
         fabric=joined_tree(fabric) or msgspec.UNSET,
     )
@@ -75,7 +75,7 @@ def fleet_text(
     page = Page(style)
     limit = 1 << 30 if all_ else MAX_LINES
     page.line(
-        (f"topocheck {topocheck.__version__}: {plural(fleet.nodes, 'node')}", "bold"),
+        (f"topocheck {__version__}: {plural(fleet.nodes, 'node')}", "bold"),
         f", {verdict(fleet, unresponsive)}",
     )
     if fleet.findings:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import topocheck
 from topocheck.model.base import Missing, Reason, State, is_lost, known
+from topocheck.model.version import __version__
 from topocheck.picture.scene import nic_product
 from topocheck.picture.words import rate
 from topocheck.render import sections_devices, sections_host, sections_links
@@ -86,7 +86,7 @@ def notes(report: Report, page: Page) -> None:
 
 
 def _title(report: Report, page: Page) -> None:
-    page.text(f"topocheck {topocheck.__version__}: {name_text(host_name(report))}", indent=0, hang=2, style="bold")
+    page.text(f"topocheck {__version__}: {name_text(host_name(report))}", indent=0, hang=2, style="bold")
 
 
 def host_name(report: Report) -> str:

@@ -12,11 +12,11 @@ from time import monotonic
 
 import msgspec
 
-import topocheck
 from topocheck.bandwidth.cases import HOST, CollectiveRow, CopyRow, Plan
 from topocheck.model.base import Missing
 from topocheck.model.measurement import Measurement, NotMeasured, Run
 from topocheck.model.node import Node
+from topocheck.model.version import __version__
 from topocheck.process.child import PIDS, Child
 from topocheck.tests_live.copies.supervisor import run_group
 from topocheck.tests_live.disturbance import Watch, device_states, disturbance, disturbed
@@ -82,7 +82,7 @@ class Runner:
         self.plan, self.topology, self.node, self.world, self.tell = plan, topology, node, world, tell
         self.meeting, self.child = meeting, child
         self._end = end
-        self.software: dict[str, str] = {"topocheck": topocheck.__version__, "python": platform.python_version()}
+        self.software: dict[str, str] = {"topocheck": __version__, "python": platform.python_version()}
         self.measured: list[Measurement] = []
         self.not_measured: list[NotMeasured] = list(plan.left_out)
         self._done_s = 0.0

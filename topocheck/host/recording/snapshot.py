@@ -21,10 +21,10 @@ from typing import IO, Any, TypeVar
 
 import msgspec
 
-import topocheck
 from topocheck.host.base import Answer, HostError
 from topocheck.host.input import read_file
 from topocheck.model.base import InputError, OutputError, Reason
+from topocheck.model.version import __version__
 
 FORMAT = "topocheck-snapshot"
 FORMAT_VERSION = 1
@@ -104,7 +104,7 @@ def write(file: IO[bytes], answers: Mapping[str, Answer], *, probe_set: int, ide
         format=FORMAT,
         format_version=FORMAT_VERSION,
         probe_set=probe_set,
-        topocheck_version=topocheck.__version__,
+        topocheck_version=__version__,
         identifiers=identifiers,
         taken_at=now if isinstance(now, str) else "",
     )

@@ -67,10 +67,10 @@ def _seconds(taken_at: str) -> float | None:
 
 def render(outcome: Outcome, report: Report) -> str:
     """Return the metrics."""
-    import topocheck
+    from topocheck.model.version import __version__
 
     made = Families(METRICS)
-    made.add("build_info", 1, topocheck.__version__)
+    made.add("build_info", 1, __version__)
     moment = _seconds(outcome.taken_at)
     if moment is not None:
         made.add("run_timestamp_seconds", moment)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import topocheck
 from topocheck.model.base import Finding, State
+from topocheck.model.version import __version__
 from topocheck.render.quoting import json_text
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def render(outcome: Outcome, report: Report) -> str:
     notifications += [("error", f"required, and could not be determined: {t}") for t in outcome.required_unknown]
     if notifications:
         invocation["toolExecutionNotifications"] = [{"level": v, "message": {"text": t}} for v, t in notifications]
-    driver = {"name": "topocheck", "version": topocheck.__version__, "rules": rules}
+    driver = {"name": "topocheck", "version": __version__, "rules": rules}
     results = [_result(f, index) for f in outcome.findings if f.state in LEVELS]
     run = {
         "tool": {"driver": driver},

@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import topocheck
+from topocheck.model.version import __version__
 from topocheck.render.quoting import terminal_text, xml_text
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=finalize,
     )
-    environment.globals.update(version=topocheck.__version__, script=_script, script_hash=_script_hash)
+    environment.globals.update(version=__version__, script=_script, script_hash=_script_hash)
     return environment
 
 

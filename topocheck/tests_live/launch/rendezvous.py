@@ -13,8 +13,8 @@ from typing import cast
 
 import msgspec
 
-import topocheck
 from topocheck.model.hostlist import expand_hostlist
+from topocheck.model.version import __version__
 from topocheck.tests_live.launch import frames
 from topocheck.tests_live.launch.address import is_loopback, listen, resolve
 from topocheck.tests_live.launch.connection import Connection, Ticket, find
@@ -266,7 +266,7 @@ def warn(meeting: Rendezvous) -> None:
 def _hello(world: World, command: str) -> frames.Hello:
     return frames.Hello(
         protocol=frames.PROTOCOL,
-        version=topocheck.__version__,
+        version=__version__,
         job=world.job,
         command=command,
         rank=world.rank,
