@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.fabrics import fat_tree, rail_pods, three_tiers
 from topocheck.checks.fabric.run import judge_fabric
-from topocheck.fabric.lldp import node_of
-from topocheck.fabric.read import READERS, merge, parse
+from topocheck.fabric.merge import merge
+from topocheck.fabric.neighbours import machine_of
+from topocheck.fabric.read import READERS, parse
 from topocheck.fabric.tiers import tiers_of
 from topocheck.model.base import InputError
 from topocheck.model.fabric import DeviceKind, End, Fabric, Protocol
@@ -317,7 +318,7 @@ def test_one_port_with_another_mtu_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["gpu07.json", "a/b/gpu07.lldp.json", "gpu07.networkctl.txt", "gpu07"])
 def test_a_node_is_named_after_its_file(name: str) -> None:
-    assert node_of(name) == "gpu07"
+    assert machine_of(name) == "gpu07"
 
 
 SAMPLES = (NORMAL, LINE, CONF, SCONTROL, json.dumps(LLDPCTL), json.dumps(LLDPCTL0), NETWORKCTL,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OptionalPath = Optional[Path]  # noqa: UP045 - typer reads it at run time
 FORMATS = ("text", "json")
-EXPECTED = "a dump of a fabric (ibnetdiscover, iblinkinfo, LLDP, topology.conf)"
+EXPECTED = "a dump of a fabric (ibnetdiscover, iblinkinfo, UFM, LLDP, topology.conf)"
 MAX_FILES = 8192
 
 
@@ -27,13 +27,14 @@ def read_fabric(files: Sequence[Path]) -> Fabric:
     Raises:
         InputError: a file cannot be read, or is of no known form.
     """
-    from topocheck.fabric.read import MAX_BYTES, merge, parse
+    from topocheck.fabric.merge import merge
+    from topocheck.fabric.read import MAX_BYTES, parse_all
     from topocheck.host.gather.jsonable import plain_text
     from topocheck.host.input import read_file
 
     if len(files) > MAX_FILES:
         raise InputError(f"{len(files)} dumps of a fabric: more than {MAX_FILES}")
-    return merge([parse(read_file(f, MAX_BYTES, EXPECTED), plain_text(str(f))) for f in files])
+    return merge(parse_all((read_file(f, MAX_BYTES, EXPECTED), plain_text(str(f))) for f in files))
 
 
 def fabric(
@@ -41,9 +42,9 @@ def fabric(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Output of ibnetdiscover (also -p), iblinkinfo (also -l), ibdiagnet (db_csv), lldpctl -f json or "
-            "networkctl lldp (a file a node, named after it), or Slurm's topology.conf or topology.yaml; several are "
-            "put together.",
+            help="Output of ibnetdiscover (also -p), iblinkinfo (also -l), ibdiagnet (db_csv, lst, net_dump), saquery, "
+            "sminfo, UFM's REST API, lldpctl, networkctl lldp or a switch's show lldp (a file a node or switch, named "
+            "after it), or Slurm's topology.conf or topology.yaml; several are put together.",
         ),
     ],
     policy: Annotated[

@@ -34,9 +34,17 @@ def judged(files: Sequence[Path] | None, collection: Collection, policy: Policy 
         return None
     from topocheck.checks.fabric.run import judge_joined
     from topocheck.cli.fabric import read_fabric
+    from topocheck.fabric.join import NodeBond
 
-    ports = (p for n, e in zip(collection.names(), collection.entries, strict=True) for p in node_ports(n, e))
-    return judge_joined(read_fabric(files), ports, policy)
+    nodes = [(n, e) for n, e in zip(collection.names(), collection.entries, strict=True) if not e.renamed]
+    bonds = [
+        NodeBond(node=n, name=name, mode=mode, members=tuple(members))
+        for n, e in nodes
+        for name, (mode, *members) in e.bonds.items()
+    ]
+    domains = {n: e.nvlink_domain for n, e in nodes if e.nvlink_domain}
+    ports = (p for n, e in nodes for p in node_ports(n, e))
+    return judge_joined(read_fabric(files), ports, policy, bonds, domains)
 
 
 def node_ports(name: str, node: Entry) -> Iterator[NodePort]:

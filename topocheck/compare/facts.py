@@ -74,6 +74,7 @@ def node_facts(report: LeanReport, *, name: str = "", file: str = "") -> NodeFac
         identifiers=_identifiers(report, slots),
         nvlink_domain=_nvlink_domain(report.gpus),
         rails=tuple(_rails(report.nics, slots)),
+        bonds={i.name: (i.bond_mode or "", *i.bond_slaves) for i in report.interfaces if i.bond_slaves},
         job=job_facts(report, slots, _nvlink_domain(report.gpus)),
         findings=tuple(NodeFinding(f.id, f.state, f.subject, f.title, f.fix or "") for f in report.findings),
         fingerprint=hashlib.blake2b(msgspec.msgpack.encode(devices), digest_size=12).hexdigest(),

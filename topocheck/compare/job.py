@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from topocheck.compare.decode import LeanReport
+from topocheck.compare.domains import OUTSIDE, domain_problems
 from topocheck.compare.types import JobFacts, JobPort, JobProblem
 from topocheck.knowledge.job_settings import job_setting
 from topocheck.model.document import InterfaceDoc, NicDoc
@@ -42,6 +43,7 @@ def job_facts(report: LeanReport, slots: dict[str, str], nvlink_domain: str) -> 
         network="" if "nccl.settings" in report.missing else report.nccl.network or "",
         settings_known="nccl.settings" not in report.missing,
         nics=sum(bool(n.ports) for n in report.nics),
+        domain=nvlink_domain or (OUTSIDE if _outside(report) else ""),
     )
 
 
@@ -67,6 +69,14 @@ def _imex(report: LeanReport, nvlink_domain: str) -> str:
     return "yes" if channels else "no"
 
 
+def _outside(report: LeanReport) -> bool:
+    """Tell whether all GPUs say that no domain beyond the node has them: the UUID is zero, or registration failed."""
+    return bool(report.gpus) and all(
+        g.fabric_cluster_uuid is not None and (not g.fabric_cluster_uuid.strip("0-") or g.fabric_status != "Success")
+        for g in report.gpus
+    )
+
+
 def job_problems(nodes: Named) -> tuple[JobProblem, ...]:
     """Return what would fail or be slow in a job over these nodes, the worst first."""
     if len(nodes) < 2:
@@ -74,6 +84,7 @@ def job_problems(nodes: Named) -> tuple[JobProblem, ...]:
     networks = list(_networks(nodes))
     devices = [p for p in _devices(nodes) if p.state == "fail" or not networks]
     found = [*_versions(nodes), *networks, *devices, *_per_port(nodes), *_imex_differs(nodes), *_settings(nodes)]
+    found += domain_problems(nodes)
     return tuple(sorted(found, key=lambda p: (p.state != "fail", p.what, p.subject)))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from topocheck.compare.domains import domains
 from topocheck.compare.fields import kind_of
 from topocheck.compare.format import difference, hca, place, shown, size, size_source
 from topocheck.compare.job import job_problems
@@ -93,6 +94,7 @@ def judge(
         outliers=tuple(sorted(outliers, key=lambda o: (o.name, o.file))),
         rails=tuple(rails),
         job=tuple(job),
+        nvlink_domains=domains((m.name, m.entry.job) for m in members),
         software=software,
         settings=settings,
         findings=_findings(collection, names),

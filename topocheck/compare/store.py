@@ -38,6 +38,7 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
     renamed: bool = False
     job: JobFacts = JobFacts()
     untold: tuple[str, ...] = ()
+    bonds: dict[str, tuple[str, ...]] = {}
 
 
 def row(facts: NodeFacts) -> Row:
@@ -46,7 +47,7 @@ def row(facts: NodeFacts) -> Row:
         facts.name, facts.file, facts.taken_at, facts.hardware_type, facts.gpu_model,
         zlib.compress(msgspec.msgpack.encode(facts.devices), 1),
         facts.addresses, facts.approximate, facts.identifiers, facts.rails, facts.findings,
-        facts.fingerprint, facts.nvlink_domain, facts.renamed, facts.job, facts.untold,
+        facts.fingerprint, facts.nvlink_domain, facts.renamed, facts.job, facts.untold, facts.bonds,
     )  # fmt: skip
 
 
@@ -72,6 +73,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     renamed: bool = False
     job: JobFacts = JobFacts()
     untold: tuple[str, ...] = ()
+    bonds: Mapping[str, tuple[str, ...]] = {}
 
 
 class Collection:
@@ -107,6 +109,7 @@ class Collection:
                 renamed=r.renamed,
                 job=self._once(msgspec.msgpack.encode(r.job), r.job),
                 untold=self._once(r.untold, r.untold),
+                bonds=self._once(tuple(r.bonds.items()), r.bonds),
             )
         )
 

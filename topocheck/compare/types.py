@@ -74,6 +74,8 @@ class JobFacts(msgspec.Struct, frozen=True, array_like=True):
         network: what NCCL goes by between nodes; empty where not known.
         settings_known: a setting that is not in `settings` is not set.
         nics: how many NICs with ports there are.
+        domain: cluster UUID and clique of its NVLink domain beyond the node; `none` where its GPUs say that they are
+            in none; empty where it is not known.
     """
 
     version: str = ""
@@ -87,6 +89,7 @@ class JobFacts(msgspec.Struct, frozen=True, array_like=True):
     network: str = ""
     settings_known: bool = True
     nics: int = 0
+    domain: str = ""
 
 
 class JobProblem(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +97,7 @@ class JobProblem(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         state: fail where a job dies or hangs, warn where it is slower.
-        what: mtu, hcas, link-layer, network, nccl-version, imex or setting.
+        what: mtu, hcas, link-layer, network, nccl-version, imex, nvlink-domain or setting.
         subject: the device, setting or part.
         values: (value, nodes that have it), most first.
     """
@@ -125,6 +128,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         identifiers: slot -> UUID or GUID; never compared between nodes, only between two looks at one node.
         nvlink_domain: cluster UUID and clique where the GPUs belong to an NVLink domain beyond the node.
         rails: where each RDMA port sits.
+        bonds: name of a bond -> its mode (empty where it is not known) and the interfaces in it.
         job: what the nodes of a job must agree in.
         findings: of the node's own checks.
         fingerprint: 24 hex digits; equal for nodes whose `devices` are equal.
@@ -143,6 +147,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     identifiers: dict[str, str] = {}
     nvlink_domain: str = ""
     rails: tuple[RailPort, ...] = ()
+    bonds: dict[str, tuple[str, ...]] = {}
     job: JobFacts = JobFacts()
     findings: tuple[NodeFinding, ...] = ()
     fingerprint: str = ""
@@ -252,6 +257,19 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[Difference, ...] = ()
 
 
+class NvlinkDomain(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of one NVLink domain and clique, or (no UUID) those whose GPUs say that they are in none.
+
+    Attributes:
+        imex: on how many of them IMEX channels are known to be there.
+    """
+
+    cluster_uuid: str
+    clique: int | None
+    nodes: tuple[str, ...]
+    imex: int = 0
+
+
 class UnreadableFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that could not be used, and why."""
 
@@ -264,6 +282,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         job: what differs between nodes of a kind and would hurt a job over them.
+        nvlink_domains: those that reach beyond a node, and the nodes outside where there are any.
         superseded_files: looks at nodes of which a newer one, or one of the same time, was given too; they count for
             nothing.
     """
@@ -273,6 +292,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     outliers: tuple[Outlier, ...] = ()
     rails: tuple[Rail, ...] = ()
     job: tuple[JobProblem, ...] = ()
+    nvlink_domains: tuple[NvlinkDomain, ...] = ()
     software: tuple[Count, ...] = ()
     settings: tuple[Count, ...] = ()
     findings: tuple[SharedFinding, ...] = ()

@@ -9,7 +9,16 @@ import msgspec
 
 from topocheck.knowledge.rates import infiniband_gbit_s
 from topocheck.model.base import Evidence
-from topocheck.model.fabric import DownPort, End, Fabric, FabricDevice, FabricLink, Protocol
+from topocheck.model.fabric import (
+    DownPort,
+    End,
+    Fabric,
+    FabricDevice,
+    FabricLink,
+    PlannedGroup,
+    Protocol,
+    SubnetManager,
+)
 
 MAX_PROBLEMS = 20
 """Lines that are quoted where a dump cannot be read; a text of another kind would name every line."""
@@ -38,6 +47,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     mtu: int | None = None
     state: str = ""
     could_be: str = ""
+    group: int = 0
     evidence: Evidence
 
     @property
@@ -64,6 +74,8 @@ class Builder:
         self._down: dict[End, DownPort] = {}
         self._devices: dict[str, FabricDevice] = {}
         self._sides: dict[tuple[End, End], list[Side]] = {}
+        self._managers: list[SubnetManager] = []
+        self._planned: list[PlannedGroup] = []
         self._problems: list[str] = []
         self._unread = 0
 
@@ -79,6 +91,14 @@ class Builder:
     def add_down(self, port: DownPort) -> None:
         """Add a port without a link."""
         self._down.setdefault(port.end, port)
+
+    def add_manager(self, manager: SubnetManager) -> None:
+        """Add a subnet manager."""
+        self._managers.append(manager)
+
+    def add_planned(self, group: PlannedGroup) -> None:
+        """Add a leaf switch or block of Slurm's topology."""
+        self._planned.append(group)
 
     def problem(self, line: int, text: str) -> None:
         """Note a line that could not be read."""
@@ -101,6 +121,8 @@ class Builder:
             whole=self._whole,
             dangling=tuple(sorted(named - self._devices.keys())),
             problems=tuple(problems),
+            managers=tuple(self._managers),
+            planned=tuple(self._planned),
             sources=(self._name,),
         )
 
@@ -121,6 +143,7 @@ def _link(ends: tuple[End, End], sides: list[Side]) -> FabricLink:
         mtu=min(mtus, default=None),
         state=next((s.state for s in sides if s.state and s.state != "Active"), sides[0].state),
         could_be=next((s.could_be for s in sides if s.could_be), ""),
+        grouped=any(s.group for s in sides),
         evidence=tuple(s.evidence for s in sides[:2]),
         ends_differ=len(widths) > 1 or len(speeds) > 1 or len(rates) > 1,
     )

@@ -190,7 +190,7 @@ def _add(builder: Builder, p: _Port, by_lid: dict[int, str]) -> None:
             here=here,
             there=End(there, p.far_port),
             width=int(width) if width else None,
-            speed="FDR10" if fdr10 else _speed(lane),
+            speed="FDR10" if fdr10 else lane_speed(lane),
             state=state,
             could_be=", ".join(could),
             evidence=p.evidence,
@@ -198,7 +198,7 @@ def _add(builder: Builder, p: _Port, by_lid: dict[int, str]) -> None:
     )
 
 
-def _speed(lane: str | None) -> str:
+def lane_speed(lane: str | None) -> str:
     """Return the name of the speed of a lane, Gb/s as printed; the empty text where there is none."""
     if lane is None or not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,8})?", lane):
         return ""

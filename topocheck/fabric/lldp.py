@@ -1,51 +1,31 @@
-"""What a node's ports hear from switches by LLDP (IEEE 802.1AB): `lldpctl -f json`, `networkctl lldp`.
+"""What a machine's ports hear from their neighbours by LLDP, in the forms of lldpd and of `networkctl --json`.
 
-Neither output names the node that it is of. Its name is taken from the file's: `gpu01.json`, `gpu01.lldp.txt`.
+lldpd's (`lldpctl`, `lldpcli show neighbors`) are json, json0, keyvalue and plain.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
-from topocheck.fabric.build import Builder, Side
+from topocheck.fabric.build import lines
+from topocheck.fabric.neighbours import Neighbour, announced, heard, mac
 from topocheck.model.base import Evidence, InputError
-from topocheck.model.fabric import DeviceKind, End, Fabric, FabricDevice, Protocol
+from topocheck.model.fabric import Fabric
 
 _ETHERNET_SPEED = re.compile(r"([0-9]{1,4})(M|G|T)?b?ase", re.IGNORECASE)
-_COLUMNS = re.compile(
-    r"LINK\s+CHASSIS[- ]ID\s+(?:SYSTEM[- ]NAME\s+CAPS|CAPS\s+SYSTEM[- ]NAME)\s+PORT[- ]ID\s+PORT[- ]DESCRIPTION\s*"
-)
-_TITLES = re.compile(r"LINK|CHASSIS[- ]ID|SYSTEM[- ]NAME|CAPS|PORT[- ]ID|PORT[- ]DESCRIPTION")
-_MAC = re.compile(r"(?:[0-9a-f]{2}[:-]?){6}", re.IGNORECASE)
-MAX_NEIGHBOURS = 4096
-
-
-class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
-    """What one interface hears: the switch's chassis id and name, the port's id, MTU and rate where announced."""
-
-    interface: str
-    chassis: str
-    system: str
-    port: str
-    mtu: int | None = None
-    rate_gbit_s: float | None = None
-    evidence: Evidence
+_INTERFACE = re.compile(r"Interface:\s+(\S+), via: (\S+),.*")
+_FIELD = re.compile(r"\s+([A-Za-z][A-Za-z -]*?):\s*(.*?)\s*")
+_KEY = re.compile(r"lldp\.([^.=\s]+)\.([a-z0-9.-]+)=(.*)")
 
 
 def recognise_json(text: str) -> bool:
     """Tell whether a text is of `lldpctl -f json` (or json0), or of `networkctl --json`."""
     start = text.lstrip()[:4096]
     return start.startswith("{") and ('"lldp"' in start or '"Neighbors"' in start)
-
-
-def recognise_text(text: str) -> bool:
-    """Tell whether a text is of `networkctl lldp`."""
-    return any(_COLUMNS.fullmatch(line) for line in text.splitlines()[:20])
 
 
 def parse_json(text: str, name: str) -> Fabric:
@@ -63,65 +43,72 @@ def parse_json(text: str, name: str) -> Fabric:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise InputError(f"{name}: no JSON: {e}") from None
     found = _lldpctl(tree, name) if isinstance(tree, dict) and "lldp" in tree else _networkctl(tree, name)
-    return _fabric(list(found)[:MAX_NEIGHBOURS], name)
+    return heard(list(found), name)
+
+
+def recognise_text(text: str) -> bool:
+    """Tell whether a text is what lldpctl prints without `-f`, or with `-f keyvalue`."""
+    return any(_INTERFACE.fullmatch(x) or _KEY.fullmatch(x) for _, x in zip(range(60), text.splitlines(), strict=False))
 
 
 def parse_text(text: str, name: str) -> Fabric:
-    """Return what a node's ports are plugged into, by the table of `networkctl lldp`.
+    """Return what a machine's ports hear, by lldpctl's plain text or keyvalue.
 
     Args:
         text: the output.
-        name: of the file; the node's name is taken from it.
+        name: of the file; the machine's name is taken from it.
     """
-    starts: dict[str, int] = {}
-    found = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if _COLUMNS.fullmatch(line):
-            starts = {m[0].replace(" ", "-"): m.start() for m in _TITLES.finditer(line)}
-            continue
-        if not starts or not line.strip() or line.startswith("Capability") or "listed" in line:
-            starts = {} if not line.strip() else starts
-            continue
-        places = sorted(starts.values())
-        cells = {title: line[at : next((p for p in places if p > at), None)].strip() for title, at in starts.items()}
-        if cells["CHASSIS-ID"] in ("", "-", "n/a"):
-            continue
-        found.append(
-            Neighbour(
-                interface=cells["LINK"],
-                chassis=_mac(cells["CHASSIS-ID"]),
-                system=_known(cells["SYSTEM-NAME"]),
-                port=_known(cells["PORT-ID"]) or _known(cells["PORT-DESCRIPTION"]),
-                evidence=Evidence(f"{name}:{number}", line.strip()[:200]),
-            )
-        )
-    return _fabric(found[:MAX_NEIGHBOURS], name)
+    found: list[tuple[str, int, dict[str, str]]] = []
+    at: dict[str, int] = {}
+    for number, line in lines(text):
+        if m := _INTERFACE.fullmatch(line):
+            found.append((m[1], number, {"via": m[2]}))
+        elif m := _KEY.fullmatch(line):
+            # One after the other; an interface with two neighbours begins again with `via`.
+            if m[2] == "via":
+                at[m[1]] = len(found)
+                found.append((m[1], number, {}))
+            if m[1] in at:
+                found[at[m[1]]][2].setdefault(m[2], m[3].strip())
+        elif found and (m := _FIELD.fullmatch(line)):
+            # `Capability: Bridge, off` and `Capability: Router, on` are two lines: one that is on decides.
+            known = found[-1][2]
+            known[m[1]] = m[2] if m[1] not in known or (m[1] == "Capability" and m[2] in _FORWARDS) else known[m[1]]
+    neighbours = (_written(i, facts, Evidence(f"{name}:{number}", "")) for i, number, facts in found)
+    return heard([n for n in neighbours if n is not None], name)
 
 
-def node_of(name: str) -> str:
-    """Return the node that a file is named after."""
-    stem = PurePath(name).name
-    for ending in (".gz", ".json", ".txt", ".out", ".log", ".lldp", ".lldpctl", ".networkctl"):
-        stem = stem.removesuffix(ending)
-    return stem
+_FORWARDS = ("Bridge, on", "Router, on")
+_PLAIN = {"ChassisID": "chassis", "PortID": "port"}
+_ID_TYPES = ("mac", "ifname", "ifalias", "local", "ip", "ipv4")
 
 
-def _fabric(found: list[Neighbour], name: str) -> Fabric:
-    builder = Builder(Protocol.ETHERNET, name, whole=False)
-    node = node_of(name)
-    for n in found:
-        own = f"{node}/{n.interface}"
-        source = n.evidence.source
-        builder.add_device(
-            FabricDevice(id=own, kind=DeviceKind.ADAPTER, name=f"{node} {n.interface}", node=node,
-                         adapter=n.interface, source=source)
-        )  # fmt: skip
-        builder.add_device(FabricDevice(id=n.chassis, kind=DeviceKind.SWITCH, name=n.system, source=source))
-        builder.add_side(
-            Side(here=End(own, "1"), there=End(n.chassis, n.port), mtu=n.mtu, rate_gbit_s=n.rate_gbit_s,
-                 evidence=n.evidence)
-        )  # fmt: skip
-    return builder.fabric()
+def _written(interface: str, facts: dict[str, str], place: Evidence) -> Neighbour | None:
+    """Return a neighbour by lldpctl's plain text or keyvalue, whose names of fields differ."""
+    if facts.get("via", "LLDP") != "LLDP":
+        return None
+    ids: dict[str, str] = {}
+    for field, key in _PLAIN.items():
+        _, _, value = facts.get(field, "").partition(" ")
+        ids[key] = value or next((facts[f"{key}.{t}"] for t in _ID_TYPES if f"{key}.{t}" in facts), "")
+    if not ids["chassis"] or not (ids["port"] or facts.get("PortDescr")):
+        return None
+    descr = facts.get("PortDescr", facts.get("port.descr", ""))
+    caps = [k for k in facts if k == "Capability"]
+    on = [facts.get(f"chassis.{c}.enabled") == "on" for c in ("Bridge", "Router")]
+    plain = facts.get("Capability", "") in _FORWARDS
+    system = facts.get("SysName", facts.get("chassis.name", ""))
+    return Neighbour(
+        interface=interface,
+        chassis=mac(ids["chassis"]),
+        system=system,
+        port=announced(ids["port"], descr),
+        mtu=_number(facts.get("MFS", facts.get("port.mfs", ""))),
+        rate_gbit_s=_rate(facts.get("MAU oper type", facts.get("port.auto-negotiation.current", ""))),
+        bridge=True if any(on) or plain else False if caps else None,
+        group=_number(facts.get("port.aggregation", "")) or 0,
+        evidence=Evidence(place.source, f"{interface}: chassis {ids['chassis']} {system}, port {ids['port']}"[:200]),
+    )
 
 
 def _lldpctl(tree: dict[str, Any], name: str) -> Iterator[Neighbour]:
@@ -139,14 +126,21 @@ def _lldpctl(tree: dict[str, Any], name: str) -> Iterator[Neighbour]:
             auto = next(iter(_listed(port.get("auto-negotiation"))), {})
             yield Neighbour(
                 interface=interface,
-                chassis=_mac(value) if kind == "mac" else value,
+                chassis=mac(value) if kind == "mac" else value,
                 system=_value(chassis.get("name")) or system,
-                # A port's MAC says less than its name, which many switches put into the description.
-                port=descr if descr and _MAC.fullmatch(port_id) else port_id or descr,
+                port=announced(port_id, descr),
                 mtu=_number(_value(port.get("mfs"))),
                 rate_gbit_s=_rate(_value(auto.get("current"))),
+                bridge=_forwards(chassis.get("capability")),
+                group=_number(_value(port.get("aggregation"))) or 0,
                 evidence=Evidence(name, f"{interface}: chassis {value}, port {port_id} {descr}"[:200]),
             )
+
+
+def _forwards(capabilities: Any) -> bool | None:
+    """Tell whether a neighbour announces that it is a bridge or router; None where it announces no capability."""
+    listed = _listed(capabilities)
+    return any(c.get("type") in ("Bridge", "Router") and c.get("enabled") is True for c in listed) if listed else None
 
 
 def _networkctl(tree: Any, name: str) -> Iterator[Neighbour]:
@@ -158,7 +152,7 @@ def _networkctl(tree: Any, name: str) -> Iterator[Neighbour]:
                 system = n.get("SystemName")
                 yield Neighbour(
                     interface=interface,
-                    chassis=_mac(chassis),
+                    chassis=mac(chassis),
                     system=system if isinstance(system, str) else "",
                     port=port,
                     evidence=Evidence(name, f"{interface}: chassis {chassis}, port {port}"[:200]),
@@ -197,18 +191,6 @@ def _value(value: Any) -> str:
         return value.strip()
     found = next(iter(_listed(value)), {}).get("value")
     return found.strip() if isinstance(found, str) else ""
-
-
-def _mac(text: str) -> str:
-    """Return a MAC address as colons and lower case; other text as it is."""
-    if not _MAC.fullmatch(text):
-        return text
-    digits = re.sub(r"[:-]", "", text).lower()
-    return ":".join(digits[i : i + 2] for i in range(0, 12, 2))
-
-
-def _known(text: str) -> str:
-    return "" if text in ("-", "n/a") else text
 
 
 def _number(text: str) -> int | None:

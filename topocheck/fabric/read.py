@@ -1,12 +1,12 @@
-"""Reads dumps of a fabric, whatever program wrote them, and puts several together."""
+"""Reads dumps of a fabric, whatever program wrote them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
-from topocheck.fabric import ib_ports, ibdiagnet, ibnetdiscover, lldp, slurm
+from topocheck.fabric import ib_ports, ibdiagnet, ibdiagnet_text, ibnetdiscover, lldp, lldp_tables, saquery, slurm, ufm
 from topocheck.model.base import InputError
-from topocheck.model.fabric import Fabric, FabricDevice, Protocol
+from topocheck.model.fabric import Fabric
 
 MAX_BYTES = 256 << 20
 """A fabric of 20,000 ports is 3 MiB as ibnetdiscover writes it."""
@@ -16,8 +16,12 @@ READERS: tuple[tuple[str, Callable[[str], bool], Callable[[str, str], Fabric]], 
     ("ibnetdiscover -p", ib_ports.recognise_ports, ib_ports.parse_ports),
     ("iblinkinfo", ib_ports.recognise_links, ib_ports.parse_links),
     ("ibdiagnet (db_csv)", ibdiagnet.recognise, ibdiagnet.parse),
-    ("lldpctl -f json", lldp.recognise_json, lldp.parse_json),
-    ("networkctl lldp", lldp.recognise_text, lldp.parse_text),
+    ("ibdiagnet (lst, net_dump)", ibdiagnet_text.recognise, ibdiagnet_text.parse),
+    ("saquery, sminfo", saquery.recognise, saquery.parse),
+    ("UFM's REST API (links, ports, systems)", ufm.recognise, ufm.parse),
+    ("lldpctl -f json (also json0)", lldp.recognise_json, lldp.parse_json),
+    ("lldpctl (also -f keyvalue)", lldp.recognise_text, lldp.parse_text),
+    ("networkctl lldp and LLDP tables of switches", lldp_tables.recognise, lldp_tables.parse),
     ("Slurm (topology.conf, topology.yaml, scontrol show topology)", slurm.recognise, slurm.parse),
 )
 """Name of the program, whether a text is its output, and what it says."""
@@ -34,33 +38,29 @@ def parse(data: bytes, name: str) -> Fabric:
     Raises:
         InputError: it is of no known form.
     """
+    text, read = _reader(data, name)
+    return read(text, name)
+
+
+def parse_all(files: Iterable[tuple[bytes, str]]) -> list[Fabric]:
+    """Return the fabrics in dumps, (content, name) each; records of several `saquery` runs are one.
+
+    Raises:
+        InputError: one is of no known form.
+    """
+    out, records = [], []
+    for data, name in files:
+        text, read = _reader(data, name)
+        if read is saquery.parse:
+            records.append((text, name))
+        else:
+            out.append(read(text, name))
+    return out + ([saquery.parse_together(records)] if records else [])
+
+
+def _reader(data: bytes, name: str) -> tuple[str, Callable[[str, str], Fabric]]:
     text = data.decode("utf-8", "replace")
     for _, recognise, read in READERS:
         if recognise(text):
-            return read(text, name)
+            return text, read
     raise InputError(f"{name}: not a dump of a fabric; understood is the output of {KNOWN}")
-
-
-def merge(fabrics: Sequence[Fabric]) -> Fabric:
-    """Return several dumps as one fabric; what two of them describe stays as in the first.
-
-    It is whole where one of them is: views of single nodes add to it.
-    """
-    if len(fabrics) == 1:
-        return fabrics[0]
-    devices: dict[str, FabricDevice] = {}
-    for f in fabrics:
-        devices = f.devices | devices
-    links = {(x.a, x.b): x for f in reversed(fabrics) for x in f.links}
-    protocols = {f.protocol for f in fabrics}
-    ends = {e.device for pair in links for e in pair}
-    return Fabric(
-        protocol=protocols.pop() if len(protocols) == 1 else Protocol.UNKNOWN,
-        devices=devices,
-        links=tuple(links[pair] for pair in sorted(links)),
-        down=tuple(p for f in fabrics for p in f.down),
-        whole=any(f.whole for f in fabrics),
-        dangling=tuple(sorted(ends - devices.keys())),
-        problems=tuple(p for f in fabrics for p in f.problems),
-        sources=tuple(s for f in fabrics for s in f.sources),
-    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from topocheck.fabric.build import Builder, Side
 from topocheck.model.base import Evidence, InputError
-from topocheck.model.fabric import DeviceKind, End, Fabric, FabricDevice, Protocol
+from topocheck.model.fabric import DeviceKind, End, Fabric, FabricDevice, PlannedGroup, Protocol
 from topocheck.model.hostlist import expand_hostlist
 
 _RECORD = re.compile(r"\s*(SwitchName|BlockName|AggregatedBlock)=(\S+)(.*)", re.IGNORECASE)
@@ -66,6 +66,10 @@ def _built(rows: list[_Row], name: str) -> Builder:
     blocks = not any(kind == "switchname" for kind, *_ in rows)
     builder = Builder(Protocol.UNKNOWN, name, whole=False)
     for kind, switch, fields, evidence in rows:
+        if kind != "aggregatedblock" and not fields.get("switches"):
+            nodes = tuple(expand_hostlist(fields.get("nodes", "")))
+            block = kind == "blockname"
+            builder.add_planned(PlannedGroup(name=switch, nodes=nodes, block=block, evidence=evidence))
         if kind == "aggregatedblock" or (kind == "blockname" and not blocks):
             continue
         builder.add_device(FabricDevice(id=switch, kind=DeviceKind.SWITCH, name=switch, source=evidence.source))

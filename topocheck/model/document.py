@@ -254,6 +254,7 @@ class InterfaceDoc(Doc, kw_only=True):
     is_virtual: bool | None = None
     bond_mode: str | None = None
     bond_hash_policy: str | None = None
+    bond_slaves: list[str] = []
     ipv4_prefix_lengths: list[int] | None = None
     operstate: str | None = None
 

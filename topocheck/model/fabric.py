@@ -75,6 +75,7 @@ class FabricLink(msgspec.Struct, frozen=True, kw_only=True):
         mtu: bytes; None where the source does not say.
         state: `Active`, `Init`, ...; empty where the source does not say.
         could_be: width or speed that both ends support and do not use, as the source says it (`4X`).
+        grouped: the switch has its port in a link aggregation.
         evidence: what the source says of it, from one or both ends.
         ends_differ: the two ends say different things of width or speed.
     """
@@ -87,6 +88,7 @@ class FabricLink(msgspec.Struct, frozen=True, kw_only=True):
     mtu: int | None = None
     state: str = ""
     could_be: str = ""
+    grouped: bool = False
     evidence: tuple[Evidence, ...] = ()
     ends_differ: bool = False
 
@@ -103,6 +105,31 @@ class DownPort(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence
 
 
+class SubnetManager(msgspec.Struct, frozen=True, kw_only=True):
+    """A subnet manager, as `sminfo` or an SMInfoRecord shows it.
+
+    Attributes:
+        guid: of its port, 16 hex digits; `lid` of it, 0 where the source does not say.
+        state: `MASTER`, `STANDBY`, `DISCOVERING` or `NOTACTIVE`.
+        priority: 0 to 15.
+    """
+
+    guid: str
+    lid: int
+    state: str
+    priority: int
+    evidence: Evidence
+
+
+class PlannedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A leaf switch or a block of Slurm's topology, and its nodes."""
+
+    name: str
+    nodes: tuple[str, ...]
+    block: bool
+    evidence: Evidence
+
+
 class Fabric(msgspec.Struct, frozen=True, kw_only=True):
     """What one or more dumps say of a network.
 
@@ -114,6 +141,10 @@ class Fabric(msgspec.Struct, frozen=True, kw_only=True):
         whole: the source shows all cables; else it is single nodes' view, or Slurm's, which is not of cables.
         dangling: devices that links name and nothing describes (a dump that was cut).
         problems: lines that could not be read, in words.
+        conflicts: ports that lead elsewhere by one dump than by another, in words.
+        managers: subnet managers, where the source shows them.
+        planned: leaf switches and blocks of Slurm's topology. Together with a dump of the cables they are not in the
+            graph, but compared with it.
         sources: files that it was read from.
     """
 
@@ -124,4 +155,7 @@ class Fabric(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool = True
     dangling: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    managers: tuple[SubnetManager, ...] = ()
+    planned: tuple[PlannedGroup, ...] = ()
     sources: tuple[str, ...] = ()

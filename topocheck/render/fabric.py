@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from topocheck.model.base import State
 from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.fabric import DeviceKind
@@ -19,6 +21,7 @@ from topocheck.render.words import plural
 if TYPE_CHECKING:
     from topocheck.checks.fabric.run import FabricResult, JudgedFabric
     from topocheck.fabric.tiers import Tiers
+    from topocheck.model.fabric import SubnetManager
 
 MAX_LEAVES = 48
 """Leaves listed in the text; the JSON holds all."""
@@ -37,6 +40,8 @@ def fabric_text(tiers: Tiers, result: FabricResult, style: Style, *, all_: bool 
     bad = [f for f in result.findings if f.state is not State.NOTE]
     notes = [f for f in result.findings if f.state is State.NOTE]
     page.line((summary(tiers), "bold"))
+    for line in details(tiers, result):
+        page.text(line, hang=2)
     page.blank()
     if bad:
         counts = Counter(f.state for f in bad)
@@ -66,6 +71,42 @@ def summary(tiers: Tiers) -> str:
         f"{plural(kinds[DeviceKind.SWITCH], 'switch', 'switches')}" + (f" ({levels} by tier)" if levels else "") + ", "
         f"{plural(len(tiers.fabric.links), 'link')}" + (f" ({links})" if links else "")
     )
+
+
+def details(tiers: Tiers, result: FabricResult) -> list[str]:
+    """Return what else is known of the whole, a line each: bisection bandwidth with its arithmetic, subnet managers."""
+    out = []
+    found = result.bisection
+    if found is not None and found.bounds:
+        least = min(found.bounds, key=lambda b: b.gbit_s)
+        where = "leaves" if least.tier == 0 and not least.direct else f"groups of tier {least.tier}"
+        if found.gbit_s == found.full_gbit_s:
+            why = "full: half of what all adapters carry"
+        elif least.direct:
+            why = f"what the links between two halves of {least.groups} groups carry"
+        else:
+            why = (
+                f"half of {2 * least.gbit_s:g}, the sum over {least.groups} {where} of the lesser of links up "
+                f"({least.up_gbit_s:g}) and adapters ({least.down_gbit_s:g})"
+            )
+        share = (
+            "" if found.gbit_s == found.full_gbit_s else f" ({100 * found.gbit_s / found.full_gbit_s:.0f} % of full)"
+        )
+        out.append(f"Bisection bandwidth: at most {found.gbit_s:g} Gb/s per direction{share}, {why}")
+    managers = tiers.fabric.managers
+    if managers:
+        out.append(
+            "Subnet managers: "
+            + ", ".join(f"{_holder(tiers, m)} {m.state} (priority {m.priority})" for m in managers[:4])
+        )
+    return out
+
+
+def _holder(tiers: Tiers, m: SubnetManager) -> str:
+    device = tiers.fabric.devices.get(m.guid) or next(
+        (d for d in tiers.fabric.devices.values() if d.lid == m.lid), None
+    )
+    return f"LID {m.lid}" if device is None else f"{device.label} (LID {m.lid})"
 
 
 def _leaves(tiers: Tiers, page: Page, *, all_: bool) -> None:
@@ -101,6 +142,8 @@ def fabric_section(judged: JudgedFabric, page: Page, *, limit: int) -> None:
     tiers, joined = judged.tiers, judged.joined
     page.heading("Fabric")
     page.text(summary(tiers))
+    for line in details(tiers, judged.result):
+        page.text(line, hang=2)
     if joined is not None:
         page.text(f"{plural(joined.ports, 'recorded port')} of {plural(joined.nodes, 'node')} found in it")
         if joined.unrecorded:
@@ -188,6 +231,10 @@ def fabric_tree(tiers: Tiers, result: FabricResult) -> dict[str, Any]:
                 "mtu": x.mtu,
             }
             for x in tiers.fabric.links
+        ],
+        "bisection": None if result.bisection is None else msgspec.to_builtins(result.bisection),
+        "subnet_managers": [
+            {"guid": m.guid, "lid": m.lid, "state": m.state, "priority": m.priority} for m in tiers.fabric.managers
         ],
         "findings": [finding(f) for f in result.findings],
         "checks": [{"id": r.id, "state": r.state, "detail": r.detail} for r in result.results],

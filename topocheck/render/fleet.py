@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         HardwareType,
         JobProblem,
         NodeFinding,
+        NvlinkDomain,
         Outlier,
         SharedFinding,
     )
@@ -90,6 +91,8 @@ def fleet_text(
         _odd(fleet, page, limit)
     if fleet.rails:
         _rails(fleet, page)
+    if fleet.nvlink_domains:
+        _domains(fleet.nvlink_domains, page, limit)
     if fabric is not None:
         fabric_section(fabric, page, limit=limit)
     for title, counts in (("Software", fleet.software), ("NCCL settings", fleet.settings)):
@@ -203,6 +206,22 @@ def job_section(problems: Sequence[JobProblem], page: Page, limit: int) -> None:
         page.text(p.consequence, indent=8)
         page.text(f"fix: {p.fix}", indent=8, style="green", hang=2)
     _rest(len(problems), limit, page)
+
+
+def _domains(domains: Sequence[NvlinkDomain], page: Page, limit: int) -> None:
+    page.heading("NVLink domains")
+    rows = [
+        (
+            d.cluster_uuid or "none",
+            "-" if d.clique is None else str(d.clique),
+            str(len(d.nodes)),
+            "-" if d.clique is None else f"{d.imex} of {len(d.nodes)}",
+            _names(d.nodes),
+        )
+        for d in domains
+    ]
+    page.table(("cluster UUID", "clique", "nodes", "with IMEX", ""), rows[:limit], right=frozenset((1, 2)))
+    _rest(len(rows), limit, page)
 
 
 def _findings(fleet: Fleet, page: Page, limit: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from topocheck.checks.fabric.run import READS, tiers_in, whole
 from topocheck.checks.registry import Context, check, not_applicable
+from topocheck.fabric.planes import Plane, odd_planes, planes_of
 from topocheck.model.base import Evidence, Finding, State
 
 
@@ -76,6 +77,47 @@ def planes(context: Context) -> Iterator[Finding]:
             evidence=(Evidence(", ".join(tiers.fabric.sources), f"{len(tiers.fabric.links)} links"),),
             rule="every switch reaches every other",
         )
+
+
+@check("fabric.unequal-planes", severity=State.WARN, reads=READS)
+def unequal_planes(context: Context) -> Iterator[Finding]:
+    """A plane has fewer switches or links than the other planes of the same nodes.
+
+    Looks at:
+        The parts of the fabric that no link joins and that the same nodes have adapters on: their switches of each
+        tier, and the number and rate of the links between these. More than half of three or more planes must be
+        equal; of two, the smaller is named.
+
+    Why it matters:
+        Traffic is spread over planes evenly, so that the plane with the least carries a collective's pace.
+
+    Fix:
+        Look for the switch or the links that are missing there: powered off, or not yet cabled.
+
+    Does not apply:
+        To a fabric of one part.
+    """
+    tiers = tiers_in(context)
+    whole(tiers)
+    planes = planes_of(tiers)
+    if len(planes) < 2:
+        raise not_applicable("one plane")
+    for odd in odd_planes(planes):
+        yield Finding(
+            state=State.WARN,
+            subject=f"the plane of {tiers.label(odd.plane.switch)}",
+            devices=(odd.plane.switch,),
+            title=f"{_plane(odd.plane)}; {odd.alike} of {odd.planes} planes have {_plane(odd.usual)}",
+            consequence="collectives that use all planes wait for this one",
+            evidence=(Evidence(", ".join(tiers.fabric.sources)[:200], _plane(odd.plane)),),
+            rule="planes of the same nodes have the same switches and links",
+            fix="find the switch or links that are missing in this plane: power, cables, port states",
+        )
+
+
+def _plane(p: Plane) -> str:
+    rate = "" if p.gbit_s is None else f" ({p.gbit_s:g} Gb/s)"
+    return f"{' + '.join(map(str, p.switches))} switches by tier and {p.between} links between them{rate}"
 
 
 @check("fabric.dump-incomplete", severity=State.UNKNOWN, reads=READS)

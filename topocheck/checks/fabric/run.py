@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from topocheck.checks import fabric_checks
 from topocheck.checks.registry import CheckResult, Context, finding_order, not_applicable, run
-from topocheck.fabric.join import Joined, NodePort, join
+from topocheck.fabric.bisection import Bisection, bisection
+from topocheck.fabric.join import Joined, NodeBond, NodePort, join
 from topocheck.fabric.tiers import Tiers, tiers_of
 from topocheck.gpudirect.types import GpuDirect
 from topocheck.model.base import Evidence, Finding
@@ -29,10 +30,11 @@ class FabricContext(Context, frozen=True, kw_only=True):
 
 
 class FabricResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How the checks of a fabric went, and their findings, worst first."""
+    """How the checks of a fabric went, their findings, worst first, and its bisection bandwidth where it is known."""
 
     results: tuple[CheckResult, ...]
     findings: tuple[Finding, ...]
+    bisection: Bisection | None = None
 
 
 class JudgedFabric(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,11 @@ def joined_in(context: Context) -> Joined:
     if not isinstance(context, FabricContext) or context.joined is None:
         raise not_applicable("no snapshots of nodes were given with the dump; `topocheck fleet --fabric FILE` does")
     return context.joined
+
+
+def joined_or_none(context: Context) -> Joined | None:
+    """Return what joins the fabric with recordings; None without any."""
+    return context.joined if isinstance(context, FabricContext) else None
 
 
 def tiers_in(context: Context) -> Tiers:
@@ -99,9 +106,23 @@ def down(tiers: Tiers, device: str, most: int = 3) -> tuple[Evidence, ...]:
     return tuple(p.evidence for p in own[:most])
 
 
-def judge_joined(fabric: Fabric, ports: Iterable[NodePort], policy: Policy | None = None) -> JudgedFabric:
-    """Return a fabric with the names that recordings of its nodes give it, and what its checks come to."""
-    joined = join(fabric, ports)
+def judge_joined(
+    fabric: Fabric,
+    ports: Iterable[NodePort],
+    policy: Policy | None = None,
+    bonds: Iterable[NodeBond] = (),
+    domains: Mapping[str, str] | None = None,
+) -> JudgedFabric:
+    """Return a fabric with the names that recordings of its nodes give it, and what its checks come to.
+
+    Args:
+        fabric: of the dumps.
+        ports: of the nodes, as they record them.
+        policy: severities and thresholds.
+        bonds: of the nodes.
+        domains: node -> NVLink domain.
+    """
+    joined = msgspec.structs.replace(join(fabric, ports), bonds=tuple(bonds), domains=domains or {})
     tiers = tiers_of(joined.fabric)
     return JudgedFabric(tiers=tiers, result=judge_fabric(tiers, policy, joined), joined=joined)
 
@@ -119,4 +140,8 @@ def judge_fabric(tiers: Tiers, policy: Policy | None = None, joined: Joined | No
     )
     outcomes = list(run(fabric_checks(), context))
     findings = [f for _, found in outcomes for f in found]
-    return FabricResult(results=tuple(r for r, _ in outcomes), findings=tuple(sorted(findings, key=finding_order)))
+    return FabricResult(
+        results=tuple(r for r, _ in outcomes),
+        findings=tuple(sorted(findings, key=finding_order)),
+        bisection=bisection(tiers),
+    )
