@@ -13,7 +13,8 @@ from topocheck.host.base import Host, HostError, RecordedBackend
 from topocheck.host.recording.anonymize import anonymize
 from topocheck.host.recording.snapshot import load, save
 from topocheck.model.base import Missing, Reason, State, known
-from topocheck.model.document import SCHEMA_VERSION, ReportDoc
+from topocheck.model.document import ReportDoc
+from topocheck.model.version import SCHEMA_VERSION
 from topocheck.pipeline import build_report, read_node
 from topocheck.probes.kept.table import table
 from topocheck.probes.registry import PROBE_SET_VERSION

@@ -62,9 +62,10 @@ def _users() -> dict[str, list[str]]:
 
 @functools.cache
 def _shown() -> frozenset[str]:
-    from topocheck.model import document
+    from topocheck.model import document, document_host
 
-    kinds = (k for _, k in inspect.getmembers(document, inspect.isclass) if issubclass(k, msgspec.Struct))
+    modules = (document, document_host)
+    kinds = {k for m in modules for _, k in inspect.getmembers(m, inspect.isclass) if issubclass(k, msgspec.Struct)}
     return frozenset(f for k in kinds for f in k.__struct_fields__)
 
 

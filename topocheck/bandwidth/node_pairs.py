@@ -11,7 +11,7 @@ from topocheck.bandwidth.scatter import PairMeasured
 from topocheck.bandwidth.stats import median
 from topocheck.model.base import Finding
 from topocheck.model.bounded import Address, Count, Device, Name, Port, Positive, Seconds, Text
-from topocheck.model.document import SCHEMA_VERSION
+from topocheck.model.version import SCHEMA_VERSION
 
 
 class NodeHello(msgspec.Struct, frozen=True, kw_only=True):

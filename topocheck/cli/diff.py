@@ -51,7 +51,7 @@ def diff(
     from topocheck.compare.changes import diff as differences_of
     from topocheck.compare.changes import new_findings
     from topocheck.compare.job import job_problems
-    from topocheck.model.document import SCHEMA_VERSION
+    from topocheck.model.version import SCHEMA_VERSION
     from topocheck.render.fleet import diff_text
     from topocheck.render.quoting import json_text
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from topocheck.cli import common
 from topocheck.host.input import chunks_of, read_input
 from topocheck.model.base import InputError, is_digits
-from topocheck.model.document import SCHEMA_VERSION
+from topocheck.model.version import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from topocheck.knowledge.nccl import NcclSetting, Version

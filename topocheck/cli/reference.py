@@ -66,7 +66,7 @@ def _shown(parameters: Iterable[Parameter]) -> list[Parameter]:
 
 def json_page() -> str:
     """Return what the JSON documents have in common, and every field of those that have a schema."""
-    from topocheck.model.document import SCHEMA_VERSION
+    from topocheck.model.version import SCHEMA_VERSION
     from topocheck.render.schema import DOCUMENTS
 
     lines = ["# JSON documents", "", MADE.format("topocheck/model/document.py"), ""]

@@ -1,7 +1,7 @@
 """The parts of a JSON report that are compared, and nothing else, so that ten thousand reports are read quickly.
 
-The parts are those of model/document.py. Where most of one is not compared (evidence, hops, verdicts), the struct
-here has the rest, and what is left out is skipped while decoding.
+The parts are those of model/document.py and document_host.py. Where most of one is not compared (evidence, hops,
+verdicts), the struct here has the rest, and what is left out is skipped while decoding.
 """
 
 from __future__ import annotations
@@ -10,19 +10,9 @@ import msgspec
 
 from topocheck.model import old_names
 from topocheck.model.base import InputError
-from topocheck.model.document import (
-    SCHEMA_VERSION,
-    GpuDoc,
-    HostDoc,
-    InterfaceDoc,
-    LimitsDoc,
-    NicDoc,
-    NumaNodeDoc,
-    PciDoc,
-    ProbeDoc,
-    ReportDoc,
-    SettingDoc,
-)
+from topocheck.model.document import LimitsDoc, ProbeDoc, ReportDoc, SettingDoc
+from topocheck.model.document_host import GpuDoc, HostDoc, InterfaceDoc, NicDoc, NumaNodeDoc, PciDoc
+from topocheck.model.version import SCHEMA_VERSION
 
 
 class Path(msgspec.Struct, kw_only=True, rename={"from_": "from", "class_": "class"}):

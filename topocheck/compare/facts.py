@@ -19,7 +19,7 @@ from topocheck.compare.fields import KINDS
 from topocheck.compare.job import job_facts
 from topocheck.compare.types import ABSENT, UNKNOWN, UNLIMITED, NodeFacts, NodeFinding, RailPort, Value
 from topocheck.model.address import address_key, normalize_address
-from topocheck.model.document import Doc, GpuDoc, HostDoc, NicDoc, PciDoc
+from topocheck.model.document_host import Doc, GpuDoc, HostDoc, NicDoc, PciDoc
 
 _NOT_THERE = ("absent", "unsupported")
 """Reasons that are an answer: the machine has no such thing. All others mean that nobody could tell."""

@@ -12,7 +12,7 @@ from topocheck.compare.decode import LeanReport
 from topocheck.compare.domains import OUTSIDE, domain_problems
 from topocheck.compare.types import JobFacts, JobPort, JobProblem
 from topocheck.knowledge.job_settings import job_setting
-from topocheck.model.document import InterfaceDoc, NicDoc
+from topocheck.model.document_host import InterfaceDoc, NicDoc
 
 Named = Sequence[tuple[str, JobFacts]]
 """Nodes with their names."""

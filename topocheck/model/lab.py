@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 
 from topocheck.model.bounded import Count
-from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.measurement import Fit, Measurement, NotMeasured
+from topocheck.model.version import SCHEMA_VERSION
 
 Words = Annotated[str, msgspec.Meta(max_length=512)]
 """A text of another node; what prints it cleans it."""

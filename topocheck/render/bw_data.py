@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.measurement import unsteady
 from topocheck.model.units import size_text
-from topocheck.model.version import __version__
+from topocheck.model.version import SCHEMA_VERSION, __version__
 from topocheck.render.bw_curves import UNSTEADY_TEXT
 from topocheck.render.quoting import (
     csv_text,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.names import natural_key
-from topocheck.model.version import __version__
+from topocheck.model.version import SCHEMA_VERSION, __version__
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import json_text, one_line
 from topocheck.render.words import plural, ranges

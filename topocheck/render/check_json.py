@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topocheck.model.check_document import CheckDoc, CheckRunDoc
-from topocheck.model.document import SCHEMA_VERSION
-from topocheck.model.version import __version__
+from topocheck.model.version import SCHEMA_VERSION, __version__
 from topocheck.render.report_json import encode
 from topocheck.render.report_json import finding as finding_doc
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topocheck.compare.types import Fleet
-from topocheck.model.document import SCHEMA_VERSION
+from topocheck.model.version import SCHEMA_VERSION
 from topocheck.placement.ranks import Problem, RankPlace
 from topocheck.render.fabric import joined_tree
 from topocheck.render.fleet import fleet_text

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from topocheck.model.base import State
-from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.fabric import DeviceKind
 from topocheck.model.hostlist import compress_hostlist
 from topocheck.model.names import natural_key
+from topocheck.model.version import SCHEMA_VERSION
 from topocheck.render.findings import add_findings
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import json_text

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topocheck.model.base import State
-from topocheck.model.document import SCHEMA_VERSION
-from topocheck.model.version import __version__
+from topocheck.model.version import SCHEMA_VERSION, __version__
 from topocheck.render.differences import fault_line, field_name, field_value, not_comparable, related, together
 from topocheck.render.fabric import fabric_section, joined_tree
 from topocheck.render.page import Page, Style

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topocheck.model.address import format_cpulist
-from topocheck.model.document import SCHEMA_VERSION
+from topocheck.model.version import SCHEMA_VERSION
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import json_text
 

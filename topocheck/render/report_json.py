@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from topocheck.model import document as doc
+from topocheck.model import document_host as host_doc
 from topocheck.model.base import ABSENT, Evidence, Finding, Missing, ReasonStep, known
 from topocheck.model.net import NetFacts, NetInterface, ipv4_networks
 from topocheck.model.system import Setting, library_version
+from topocheck.model.version import SCHEMA_VERSION
 from topocheck.render.quoting import Members, json_pieces, json_text
 from topocheck.render.words import gpu_connection
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from topocheck.pipeline import Report
     from topocheck.topology.types import Gpu, Hop, Nic, Path, Topology
 
-D = TypeVar("D", bound=doc.Doc)
+D = TypeVar("D", bound=host_doc.Doc)
 T = TypeVar("T")
 
 
@@ -118,7 +120,7 @@ def report_document(report: Report, version: str, *, pairs: bool = True) -> doc.
     devices = node.pci.devices if known(node.pci.devices) else ()
     statuses = _p2p_statuses(node.nvml.p2p)
     return doc.ReportDoc(
-        schema_version=doc.SCHEMA_VERSION,
+        schema_version=SCHEMA_VERSION,
         topocheck_version=version,
         source=node.source,
         taken_at=node.taken_at,
@@ -130,10 +132,10 @@ def report_document(report: Report, version: str, *, pairs: bool = True) -> doc.
         switch_nics=[_nic(n, node.net) for n in topology.switch_nics],
         unplaced_nics=[_nic(n, node.net) for n in topology.unplaced_nics],
         interfaces=[
-            fill(doc.InterfaceDoc, i, ipv4_prefix_lengths=_prefix_lengths(i))
+            fill(host_doc.InterfaceDoc, i, ipv4_prefix_lengths=_prefix_lengths(i))
             for i in (node.net.interfaces if known(node.net.interfaces) else ())
         ],
-        numa_nodes=[fill(doc.NumaNodeDoc, n) for n in (node.numa.nodes if known(node.numa.nodes) else ())],
+        numa_nodes=[fill(host_doc.NumaNodeDoc, n) for n in (node.numa.nodes if known(node.numa.nodes) else ())],
         pci=[_pci(d, topology) for d in devices],
         paths=[_path(p) for p in paths],
         nearest_nics={n.gpu: list(n.nics) for n in topology.nearest_nics},
@@ -163,14 +165,14 @@ def _untold(report: Report) -> dict[str, Missing]:
     return report.untold if why is None else {**report.untold, "nics": why}
 
 
-def _host(report: Report) -> doc.HostDoc:
+def _host(report: Report) -> host_doc.HostDoc:
     node, topology = report.node, report.topology
     system = node.system
     files: object = system.nvidia_files
     if isinstance(files, tuple):
         files = {f.path: f.opens if isinstance(f.opens, bool) else None for f in files}
     return fill(
-        doc.HostDoc,
+        host_doc.HostDoc,
         system,
         node.numa,
         node.nvml,
@@ -232,36 +234,36 @@ def _nic_model(nic: Nic) -> str:
     return _text(nic.rdma.hca_type) if nic.rdma is not None else "unknown"
 
 
-def _gpu(gpu: Gpu, statuses: dict[str, dict[str, int]]) -> doc.GpuDoc:
+def _gpu(gpu: Gpu, statuses: dict[str, dict[str, int]]) -> host_doc.GpuDoc:
     nvml = gpu.nvml
     processes = nvml.processes if nvml is not None else None
     return fill(
-        doc.GpuDoc,
+        host_doc.GpuDoc,
         gpu,
         nvml,
         gpu.cuda,
         p2p_status=statuses.get(gpu.address, {}),
-        nvlinks=[fill(doc.NvLinkDoc, link) for link in nvml.nvlinks] if nvml else [],
+        nvlinks=[fill(host_doc.NvLinkDoc, link) for link in nvml.nvlinks] if nvml else [],
         processes=len(processes) if isinstance(processes, tuple) else processes,
     )
 
 
-def _nic(nic: Nic, net: NetFacts) -> doc.NicDoc:
+def _nic(nic: Nic, net: NetFacts) -> host_doc.NicDoc:
     ports = nic.rdma.ports if nic.rdma is not None else ()
     verbs = nic.rdma.verbs if nic.rdma is not None else ABSENT
     opens = verbs if isinstance(verbs, Missing) else net.verbs_opens.get(verbs, ABSENT)
-    return fill(doc.NicDoc, nic, nic.rdma, opens=opens, ports=[_port(p) for p in ports])
+    return fill(host_doc.NicDoc, nic, nic.rdma, opens=opens, ports=[_port(p) for p in ports])
 
 
-def _port(port: Any) -> doc.PortDoc:
-    gids = [fill(doc.GidDoc, g) for g in port.gids] if known(port.gids) else port.gids
-    return fill(doc.PortDoc, port, gids=gids)
+def _port(port: Any) -> host_doc.PortDoc:
+    gids = [fill(host_doc.GidDoc, g) for g in port.gids] if known(port.gids) else port.gids
+    return fill(host_doc.PortDoc, port, gids=gids)
 
 
-def _pci(device: Any, topology: Topology) -> doc.PciDoc:
+def _pci(device: Any, topology: Topology) -> host_doc.PciDoc:
     node = topology.tree.get(device.address)
     return fill(
-        doc.PciDoc,
+        host_doc.PciDoc,
         device,
         parent=node.parent if node else None,
         role=node.role if node else "",

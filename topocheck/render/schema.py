@@ -11,6 +11,7 @@ import msgspec
 
 from topocheck.model import document as doc
 from topocheck.model.check_document import CheckRunDoc
+from topocheck.model.version import SCHEMA_VERSION
 
 DOCUMENTS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "report": (doc.ReportDoc, "topocheck report --format json"),
@@ -33,7 +34,7 @@ def schema(name: str) -> str:
     text = {
         "$schema": DIALECT,
         "title": command,
-        "description": f"Schema version {doc.SCHEMA_VERSION}. Fields may be added within a major version; "
+        "description": f"Schema version {SCHEMA_VERSION}. Fields may be added within a major version; "
         "none is renamed or removed. A field that could not be known is null, with its reason under its name in "
         "the sibling `missing`.",
         **made,

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.units import size_text
+from topocheck.model.version import SCHEMA_VERSION
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import csv_text, json_text, xml_text
 

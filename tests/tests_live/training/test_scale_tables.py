@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.measurement import Measurement, NotMeasured
+from topocheck.model.version import SCHEMA_VERSION
 from topocheck.render.html.scale_curve import svg
 from topocheck.render.page import Style
 from topocheck.render.scale import scale_csv, scale_json, scale_markdown, scale_text

@@ -39,6 +39,7 @@ from topocheck.probes import modules, net_plugins, nvidia_procfs, nvml_library, 
 from topocheck.probes.kept import forms as own
 from topocheck.probes.kept import texts
 from topocheck.probes.kept.config import config_space
+from topocheck.probes.kept.holes import HOLES, drop_in, learn, shared_memory
 from topocheck.probes.kept.settings import KERNEL_OPTION, SETTING_LINE, environment, plugin_file
 from topocheck.probes.registry import PROBE_NAMES
 
@@ -184,7 +185,7 @@ ROWS = (
     Kept("lines", "{/etc/os-release /usr/lib/os-release}|PRETTY_NAME=", own.OS_NAME),
     Kept("lines", "/etc/systemd/logind.conf|RemoveIPC", own.REMOVE_IPC),
     Kept("lines", f"{{{' '.join(own.LOGIND)}}}/{{drop-in}}|RemoveIPC", own.REMOVE_IPC),
-    Kept("list", f"{{{' '.join(own.LOGIND)}}}", by(own.drop_in, "how many files there are")),
+    Kept("list", f"{{{' '.join(own.LOGIND)}}}", by(drop_in, "how many files there are")),
     Kept("list", "/sys/module", one_of(" ".join(_MODULES), "names of modules for GPUs and networks", drop=True)),
     Kept("lines", "/proc/modules|" + _asked(f"{m} " for m in modules.MODULES), own.MODULE_LINE),
     Kept("read", f"/sys/module/{{{' '.join(_MODULES)}}}/version{{numbers}}", VERSION),
@@ -232,7 +233,7 @@ ROWS = (
     Kept("read", f"/sys/fs/cgroup/{{systemd unified}}/{_FABRIC_MANAGER}/cgroup.procs",
          lines(exactly("numbers of processes", "[0-9]{1,10}", drop=True))),
     Kept("statvfs", "/dev/shm", scalar, "sizes"),
-    Kept("list", "/dev/shm", by(own.shared_memory, "files of NCCL")),
+    Kept("list", "/dev/shm", by(shared_memory, "files of NCCL")),
     Kept("stat", "/dev/shm/{shm}", own.FILE_STATUS, own.STATUS),
     # -- settings
     Kept("environ", "", environment, "variables of NCCL, launchers and libraries; of each value what its form allows"),
@@ -265,4 +266,4 @@ ROWS = (
 @functools.cache
 def table() -> Table:
     """Return the rows as a table that can be looked into."""
-    return Table(ROWS, {**own.HOLES, "plugin": ("/.*", plugin_file)}, own.learn)
+    return Table(ROWS, {**HOLES, "plugin": ("/.*", plugin_file)}, learn)

@@ -11,6 +11,7 @@ import msgspec
 
 from topocheck.host.base import HostError
 from topocheck.model import document as doc
+from topocheck.model import document_host as host_doc
 from topocheck.model.base import InputError, Missing, Reason, is_lost
 from topocheck.probes.nvml import enums, fields
 from topocheck.readers import pci_answers as pci
@@ -65,7 +66,7 @@ def read(text: str) -> Answers:
     return found
 
 
-def _error(part: doc.Doc, name: str) -> HostError | None:
+def _error(part: host_doc.Doc, name: str) -> HostError | None:
     """Return the answer that a field's reason stands for, where it is one: `absent: ENOENT`."""
     word, _, detail = part.missing.get(name, "").partition(": ")
     if word not in list(Reason):
@@ -74,7 +75,7 @@ def _error(part: doc.Doc, name: str) -> HostError | None:
     return None if is_lost(Missing(error.reason, error.detail)) else error
 
 
-def _host(found: Answers, host: doc.HostDoc) -> None:
+def _host(found: Answers, host: host_doc.HostDoc) -> None:
     texts = {
         "hostname": "/proc/sys/kernel/hostname", "kernel_release": "/proc/sys/kernel/osrelease",
         "machine": "/proc/sys/kernel/arch", "online_cpus": "/sys/devices/system/cpu/online",
@@ -91,7 +92,7 @@ def _host(found: Answers, host: doc.HostDoc) -> None:
         found.put(1, host.driver_version, "nvml", "SystemGetDriverVersion")
 
 
-def _pci(found: Answers, devices: list[doc.PciDoc]) -> None:
+def _pci(found: Answers, devices: list[host_doc.PciDoc]) -> None:
     parents = {d.address: d.parent for d in devices}
     for d in devices:
         for name, value in (("class", d.class_code), ("vendor", d.vendor_id), ("device", d.device_id)):
@@ -158,7 +159,7 @@ def _gpus(found: Answers, report: doc.ReportDoc) -> None:
         _nvlinks(found, index, g.nvlinks)
 
 
-def _nvlinks(found: Answers, index: int, links: list[doc.NvLinkDoc]) -> None:
+def _nvlinks(found: Answers, index: int, links: list[host_doc.NvLinkDoc]) -> None:
     count = len(links)
     if {k.link for k in links} != set(range(count)):
         return
@@ -178,7 +179,7 @@ def _nvlinks(found: Answers, index: int, links: list[doc.NvLinkDoc]) -> None:
             found.put(1, _VERSIONS[k.version], "nvml", "DeviceGetNvLinkVersion", index, k.link)
 
 
-def _nic(found: Answers, nic: doc.NicDoc) -> None:
+def _nic(found: Answers, nic: host_doc.NicDoc) -> None:
     if nic.address != nic.label:  # the name stands for an address that is not known
         rdma.address(found, 1, nic.label, nic.address)
     for name, file in (("hca_type", "hca_type"), ("firmware", "fw_ver"), ("board_id", "board_id"),
@@ -202,7 +203,7 @@ def _nic(found: Answers, nic: doc.NicDoc) -> None:
                 rdma.port(found, 1, nic.label, p.port, name, f"0x{number:x}")
 
 
-def _node(found: Answers, node: doc.NumaNodeDoc) -> None:
+def _node(found: Answers, node: host_doc.NumaNodeDoc) -> None:
     if node.cpulist is not None:
         found.file(1, f"{_NODES}/node{node.node}/cpulist", node.cpulist)
     if node.distances is not None:

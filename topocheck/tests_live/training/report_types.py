@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from topocheck.model.document import SCHEMA_VERSION
 from topocheck.model.measurement import Backend, Collective, Fit, Hook, Measurement, NotMeasured
+from topocheck.model.version import SCHEMA_VERSION
 from topocheck.tests_live.launch.training_job import HOOKS, MIB
 
 
