@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.commands import Topocheck
 from tests.conftest import require_program
 from tests.support.printed import REPOSITORY
 from tests.support.renew import RENEW
 from tests.support.waiting import PATIENCE_S
 from topocheck.cli.command_tree import commands
+from topocheck.cli.completed_values import VALUES
 from topocheck.cli.main import COMMANDS
 from topocheck.cli.man_page import man_page
 
@@ -53,6 +55,12 @@ def asked(argv: list[str], env: dict[str, str]) -> str:
         (["report", "--smi"], "--smi-topo"),
         (["no-such-command", "x"], ""),
         ([""], " ".join(COMMANDS)),
+        (["explain", "pcie.link-w"], "pcie.link-width"),
+        (["report", "--section", "tr"], "tree"),
+        (["report", "--section", "tree,nv"], "tree,nvlink"),
+        (["nccl", "predict", "--format", ""], "text json html"),
+        (["lab", "pa"], "parameter-server"),
+        (["emit", "gres"], "gres-conf"),
     ],
 )
 def test_bash(line: list[str], expected: str, environment: dict[str, str]) -> None:
@@ -95,6 +103,23 @@ def until_seen(terminal: int, typed: str, expected: str) -> None:
         ready, _, _ = select.select([terminal], [], [], max(0.0, end - time.monotonic()))
         assert ready, f"expected {expected!r} after {typed!r}: {seen!r}"
         seen += os.read(terminal, 4096).decode()
+
+
+def test_values_are_of_parameters_that_are_there() -> None:
+    """Each has a parameter, gives names, and no `--format` is without."""
+    parameters = {(c.name, word) for c in commands() for p in c.parameters for word in p.names.replace(",", "").split()}
+    assert set(VALUES) <= parameters
+    assert {(c, n) for c, n in parameters if n == "--format"} <= set(VALUES)
+    assert all(list(values()) for values in VALUES.values())
+
+
+@pytest.mark.parametrize("command", sorted({c for c, n in VALUES if n == "--format"}))
+def test_formats_that_are_completed_are_those_that_are_taken(command: str, topocheck: Topocheck) -> None:
+    """The refusal of a wrong one lists them."""
+    argument = {"diff": ["a", "b"], "fleet": ["a"], "lab": ["list"], "network fabric": ["a"], "nccl log": ["a"]}
+    done = topocheck(*command.split(), *argument.get(command, []), "--format", "x")
+    assert done.code == 2
+    assert done.error.rstrip().endswith("expected one of " + ", ".join(VALUES[command, "--format"]()))
 
 
 def test_an_unknown_shell_is_one_line() -> None:

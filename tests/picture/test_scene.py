@@ -97,7 +97,7 @@ def test_unused_nvlinks_are_a_fault_only_where_a_check_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("name", "mark"),
-    [("h10_fabric_in_progress", "fabric in progress"), ("h08_fabric_insufficient", "fabric not registered")],
+    [("h10_fabric_in_progress", "fabric in progress"), ("h08_fabric_insufficient", "fabric not ready")],
 )
 def test_nvlinks_without_a_fabric_are_down_where_a_check_says_so(name: str, mark: str) -> None:
     node, topology, before = drawn(name)

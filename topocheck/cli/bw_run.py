@@ -11,10 +11,10 @@ import msgspec
 
 from topocheck.cli import common
 from topocheck.cli.bw_options import Judge
-from topocheck.cli.signals import stop_cleanly
+from topocheck.cli.signals import exit_code, stop_cleanly
 from topocheck.host.output import write_file
 from topocheck.model.base import InputError, OutputError, State
-from topocheck.model.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNKNOWN
+from topocheck.model.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_UNKNOWN
 
 if TYPE_CHECKING:
     from topocheck.bandwidth.cases import Plan
@@ -301,5 +301,5 @@ def _code(report: BandwidthReport, *, strict: bool) -> int:
     if State.FAIL in states or (strict and states & {State.WARN, State.UNKNOWN}):
         return EXIT_FAILED
     if report.run.interrupted:
-        return EXIT_INTERRUPTED
+        return exit_code()
     return EXIT_UNKNOWN if State.UNKNOWN in states else EXIT_OK

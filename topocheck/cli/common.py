@@ -83,8 +83,15 @@ def load_run(path: Path) -> BandwidthReport:
     """
     from topocheck.bandwidth.baseline import LIMIT, parse
     from topocheck.host.input import read_file
+    from topocheck.host.recording.snapshot import is_snapshot
 
-    return parse(read_file(path, LIMIT, "a file of topocheck bw (--save, or --format json)"), str(path))
+    data = read_file(path, LIMIT, "a file of topocheck bw (--save, or --format json)")
+    if is_snapshot(data):
+        raise InputError(
+            f"{path}: a snapshot of a machine, which holds no measurements; expected a file of topocheck bw --save. "
+            "What this machine should reach: topocheck bw --plan --from FILE"
+        )
+    return parse(data, str(path))
 
 
 def current_check(check_id: str) -> str:

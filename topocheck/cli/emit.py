@@ -35,8 +35,9 @@ def emit(
     kind: Annotated[
         str,
         typer.Argument(
+            metavar="KIND",
             help="gres-conf, topology-conf, topology-block, topology-yaml, nccl-env, rankfile, numactl, nccl-topo or "
-            "hwloc-xml."
+            "hwloc-xml.",
         ),
     ],
     files: Annotated[

@@ -64,7 +64,7 @@ def lab(
     curve: Annotated[
         OptionalPath, typer.Option("--curve", metavar="FILE", help="Draw the curves: .svg or .png.")
     ] = None,
-    format_: Annotated[str, typer.Option("--format", help="text, json, csv, markdown or html.")] = "text",
+    format_: Annotated[str, typer.Option("--format", help="text, json (--json), csv, markdown or html.")] = "text",
     output: common.Output = None,
     no_color: common.NoColor = False,
     width: common.Width = 0,

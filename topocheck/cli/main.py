@@ -12,7 +12,6 @@ import sys
 
 from topocheck import collect as asking
 from topocheck.cli import streams
-from topocheck.model.exit_codes import EXIT_INTERRUPTED
 from topocheck.model.version import __version__
 
 TYPE_CHECKING = False  # not from typing: loading it costs milliseconds before the driver is asked
@@ -139,6 +138,17 @@ def _completed_command() -> str:
     return next((word for word in line.split()[1:] if not word.startswith("-")), "")
 
 
+def _completing(app: typer.Typer) -> object:
+    """Answer a shell that completes a line."""
+    from typer.main import get_command
+
+    from topocheck.cli.completed_values import attach
+
+    command = get_command(app)
+    attach(command)
+    return command(standalone_mode=False)
+
+
 def _warn(message: str) -> None:
     from topocheck.cli.common import warn
 
@@ -158,7 +168,9 @@ def main() -> None:
             asking.begin(cross_check="--cross-check" in sys.argv)
         _run(_completed_command() or (sys.argv[1] if len(sys.argv) > 1 else ""))
     except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
+        from topocheck.cli.signals import exit_code
+
+        raise SystemExit(exit_code()) from None
     finally:
         # Nothing is left to clear away, and Python's own end prints an interrupt.
         for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
@@ -209,7 +221,8 @@ def _run(first: str) -> None:
 
     try:
         try:
-            code = make_app(first if first in COMMANDS else None)(standalone_mode=False)
+            app = make_app(first if first in COMMANDS else None)
+            code = _completing(app) if COMPLETE in os.environ else app(standalone_mode=False)
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here an error becomes one line; at the end of Python a traceback

@@ -40,7 +40,8 @@ def commands_page() -> str:
     lines = ["# Commands and options", "", MADE.format("the help texts in topocheck/cli/"), ""]
     lines += ["The same as `topocheck COMMAND --help` and `man topocheck`. `--json` is short for `--format json`.", ""]
     lines += [*_table(("exit code", "means"), ((str(c), t) for c, t in MEANINGS.items())), ""]
-    lines += [f"An interrupt ends with {EXIT_INTERRUPTED}. Formats of other programs have exit codes of their own: "]
+    stopped = ", ".join(f"{code} ({name})" for name, code in EXIT_INTERRUPTED.items())
+    lines += [f"What a signal stops ends with {stopped}. Formats of other programs have exit codes of their own: "]
     lines[-1] += "[checks](../checks.md#formats)."
     for command in commands():
         lines += ["", *_command(command)]

@@ -14,8 +14,8 @@ from topocheck.cli.report_formats import FORMATS, rendered
 from topocheck.model.base import InputError
 
 SECTIONS = (
-    "summary", "notes", "devices", "tree", "matrix", "pcie", "nvlink", "nics", "numa", "nccl", "p2p", "rdma", "limits",
-    "software", "system-summary", "probes",
+    "summary", "findings", "notes", "devices", "tree", "matrix", "pcie", "nvlink", "nics", "numa", "nccl", "p2p",
+    "rdma", "limits", "software", "system-summary", "probes",
 )  # fmt: skip
 
 

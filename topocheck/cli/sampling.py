@@ -118,6 +118,11 @@ def load(path: Path) -> History:
     from topocheck.host.input import chunks_of
     from topocheck.overtime.record import EXPECTED, parse
 
+    if str(path) != "-" and is_snapshot(path):
+        raise InputError(
+            f"{path}: a snapshot of a machine, which holds one sample; expected {EXPECTED}. "
+            "What its counters say: topocheck check --from FILE, and what grew: check --since OLDER"
+        )
     return parse(chunks_of(path, EXPECTED), str(path))
 
 

@@ -22,7 +22,7 @@ from topocheck.render.page import Style
 from topocheck.topology.from_smi import NOT_TOLD, p2p_codes, topology_of
 
 LIMIT_BYTES = 4 << 20
-SECTIONS = ("summary", "matrix", "p2p")
+SECTIONS = ("summary", "findings", "matrix", "p2p")
 
 
 def smi_report(path: Path, format_: str, style: Style) -> str | Iterator[str]:

@@ -79,6 +79,8 @@ def watch(
         report = _report(policy)
         shown = format_ == "text" and not quiet and output is None
         history = _sampled(report, interval_s, for_s, (record, prometheus), on=shown, no_color=no_color)
+        if not history.samples and not history.header.devices:
+            common.warn("nothing to sample: no NVIDIA GPU and no RDMA NIC on this machine; ended at once")
         outcome = judged(report, history, policy)
     common.emit(_text(format_, history, outcome, common.style(output, no_color, width), verbose=verbose), output)
     raise typer.Exit(outcome.exit_code)

@@ -298,12 +298,14 @@ _VERSIONS = (("node", "os_name"), ("node", "kernel_release"), ("node", "driver_v
 
 def _counts(collection: Collection) -> tuple[tuple[Count, ...], tuple[Count, ...]]:
     """Return how many nodes have which versions, and which NCCL settings."""
-    from topocheck.compare.fields import NODE
+    from topocheck.compare.fields import NIC, NODE
 
     sizes = Counter(e.fingerprint for e in collection.entries)
     versions: dict[str, Counter[str]] = defaultdict(Counter)
     settings: dict[str, Counter[str]] = defaultdict(Counter)
     index = {f.name: i for i, f in enumerate(NODE)}
+    of_nic = {f.name: i for i, f in enumerate(NIC)}
+    model_at, firmware_at = of_nic["hca_type"], of_nic["firmware"]
     for fingerprint, n in sizes.items():
         devices = collection.unpack(fingerprint)
         for slot, name in _VERSIONS:
@@ -317,7 +319,8 @@ def _counts(collection: Collection) -> tuple[tuple[Count, ...], tuple[Count, ...
                 versions[f"module {name}"][shown(values[0])] += n
             elif kind == "setting":
                 settings[name][shown(values[0])] += n
-        for model, firmware in {(shown(v[0]), shown(v[2])) for s, v in devices.items() if kind_of(s) == "nic"}:
+        of_nics = [v for s, v in devices.items() if kind_of(s) == "nic"]
+        for model, firmware in {(shown(v[model_at]), shown(v[firmware_at])) for v in of_nics}:
             versions[f"firmware of {hca(model)}"][firmware] += n
     total = len(collection.entries)
     for counts in settings.values():

@@ -5,8 +5,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_UNKNOWN = 3
 """What must be known could not be determined."""
-EXIT_INTERRUPTED = 130
-"""128 and SIGINT, as shells have it."""
+EXIT_INTERRUPTED = {"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143}
+"""128 and the number of the signal that asked to stop, as shells have it (bash(1), "EXIT STATUS")."""
 
 MEANINGS = {
     EXIT_OK: "healthy; notes and warnings are allowed, unless `--strict`",

@@ -139,7 +139,7 @@ def _unregistered(gpu: Gpu) -> str:
     if gpu.nvml.fabric_state != "Completed":
         return f"fabric {gpu.nvml.fabric_state.lower()}"
     status = gpu.nvml.fabric_status
-    return "fabric not registered" if known(status) and status != "Success" else ""
+    return "fabric not ready" if known(status) and status != "Success" else ""
 
 
 def _version(links: Sequence[NvLink]) -> str:

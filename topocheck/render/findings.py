@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from topocheck.model.address import normalize_address
 from topocheck.model.base import NEEDS_ROOT, Finding, State
@@ -12,6 +13,27 @@ from topocheck.render.words import STATE_MARKS, STATE_STYLES, evidence_line, ran
 
 MAX_EVIDENCE = 4
 """Pieces of evidence shown for one finding; the JSON holds all of them."""
+
+
+class Detail(NamedTuple):
+    """What of a finding is shown next to its head and title."""
+
+    evidence: int = MAX_EVIDENCE
+    consequence: bool = True
+    fix: bool = True
+
+
+FULL = Detail()
+_SHORTER = (
+    (Detail(2), Detail(2)),
+    (Detail(1), Detail(1)),
+    (Detail(1), Detail(1, consequence=False)),
+    (Detail(1, consequence=False), Detail(1, consequence=False)),
+    (Detail(1, consequence=False), Detail(0, consequence=False)),
+    (Detail(1, consequence=False), Detail(0, consequence=False, fix=False)),
+    (Detail(0, consequence=False), Detail(0, consequence=False, fix=False)),
+)
+"""Ever less of failures, and of the other findings."""
 
 MAX_SUBJECTS, MAX_PAIRS = 8, 3
 """Devices (or runs of them) and pairs named at the head of one finding; the JSON holds all of them."""
@@ -22,17 +44,50 @@ _DEVICE = (
 """PCI addresses, GPUs and RDMA devices: what differs between findings that say the same of several devices."""
 
 
-def add_findings(findings: Sequence[Finding], page: Page, *, max_evidence: int = MAX_EVIDENCE) -> None:
+def add_findings(findings: Sequence[Finding], page: Page, *, fails: Detail = FULL, others: Detail = FULL) -> None:
     """Add findings in their order; those that say the same of several subjects as one, with the first's evidence.
 
     What only a run as root can judge is one line at the end.
+
+    Args:
+        findings: what was found, worst first.
+        page: where they are added.
+        fails: what is shown of failures.
+        others: what is shown of all others.
     """
     rooted = [f for f in findings if needs_root(f)]
-    for first, *others in alike([f for f in findings if not needs_root(f)]):
-        _finding(first, [f.subject for f in others], page, max_evidence)
+    for (state, id_, *_), groups in _of_one_fix(alike([f for f in findings if not needs_root(f)])).items():
+        subjects = dict.fromkeys(f.subject for g in groups for f in g)
+        named = several([*subjects]) if len(subjects) > 1 else next(iter(subjects))
+        page.text(f"{STATE_MARKS[state]}  {id_}  {named}", style=STATE_STYLES[state], hang=6)
+        _block(groups, page, fails if state is State.FAIL else others)
     if rooted:
         ids = ", ".join(dict.fromkeys(f.id for f in rooted))
         page.text(f"needs root: {ids} (re-run with sudo)", style="dim", hang=4)
+
+
+def fit_findings(findings: Sequence[Finding], page: Page, max_lines: int) -> bool:
+    """Add findings as `add_findings` does, as fully as a number of lines allows. Return whether none was shortened.
+
+    What is given up first is evidence after the first piece, then consequences, then evidence and fixes of what is no
+    failure. Titles stay, and so do the fixes of failures.
+
+    Args:
+        findings: what was found, worst first.
+        page: where they are added.
+        max_lines: lines that they should take; the shortest form is added whatever it takes.
+    """
+    whole = True
+    for fails, others in _SHORTER:
+        tried = Page(page.style)
+        add_findings(findings, tried, fails=fails, others=others)
+        whole = fails.consequence and others.consequence
+        if not whole:
+            tried.text("shortened (--section findings shows all)", style="dim", hang=2)
+        if tried.length() <= max_lines:
+            break
+    page.lines += tried.lines
+    return whole
 
 
 def needs_root(f: Finding) -> bool:
@@ -83,16 +138,28 @@ def _general(text: str, f: Finding) -> str:
     return re.sub(_DEVICE, "*", text)
 
 
-def _finding(f: Finding, others: Sequence[str], page: Page, max_evidence: int) -> None:
-    """One finding with its evidence and fix, and the `others` of which it is true too."""
-    subjects = several([f.subject, *others]) if others else f.subject
-    page.text(f"{STATE_MARKS[f.state]}  {f.id}  {subjects}", style=STATE_STYLES[f.state], hang=6)
-    page.text(f.title if not others else f"{f.title} (and {len(others)} more)", indent=8)
-    if f.consequence:
-        page.text(f.consequence, indent=8)
-    for e in f.evidence[:max_evidence]:
-        page.text(evidence_line(e), indent=10, style="dim", hang=2)
-    if len(f.evidence) > max_evidence >= MAX_EVIDENCE:
-        page.text(f"and {len(f.evidence) - max_evidence} more (--json shows all)", indent=10, style="dim")
-    if f.fix:
-        page.text(f"fix: {f.fix}", indent=8, style="green", hang=2)
+def _of_one_fix(groups: Sequence[list[Finding]]) -> dict[tuple[State, str, str, str], list[list[Finding]]]:
+    """Return state, id, subjects and fix -> the groups of them: several faults of a device with one fix."""
+    out: dict[tuple[State, str, str, str], list[list[Finding]]] = {}
+    for g in groups:
+        key = (g[0].state, g[0].id, "\n".join(f.subject for f in g), g[0].fix or "")
+        out.setdefault(key, []).append(g)
+    return out
+
+
+def _block(groups: Sequence[Sequence[Finding]], page: Page, detail: Detail) -> None:
+    """What is found of some subjects, each with its evidence, and the fix of all of it."""
+    said = ""
+    for first, *more in groups:
+        page.text(first.title if not more else f"{first.title} (and {len(more)} more)", indent=8)
+        if first.consequence and first.consequence != said and detail.consequence:
+            page.text(first.consequence, indent=8)
+        said = first.consequence
+        for e in first.evidence[: detail.evidence]:
+            page.text(evidence_line(e), indent=10, style="dim", hang=2)
+        if len(first.evidence) > detail.evidence >= MAX_EVIDENCE:
+            text = f"and {len(first.evidence) - detail.evidence} more (--json shows all)"
+            page.text(text, indent=10, style="dim")
+    fix = groups[0][0].fix
+    if fix and detail.fix:
+        page.text(f"fix: {fix}", indent=8, style="green", hang=2)

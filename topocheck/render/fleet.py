@@ -116,28 +116,34 @@ def fleet_text(
 
 def verdict(fleet: Fleet, unresponsive: int = 0) -> str:
     """Return in a few words what the nodes amount to; so many nodes or ranks were `unresponsive`."""
+    return ", ".join(text for _, text in verdicts(fleet, unresponsive))
+
+
+def verdicts(fleet: Fleet, unresponsive: int = 0) -> list[tuple[str, str]]:
+    """Return what the nodes amount to as state and words: `dim` for what says neither good nor bad."""
     job = Counter(p.state for p in fleet.job)
     failed = {n for f in fleet.findings if f.state == "fail" for n in f.nodes}
-    parts = []
+    parts: list[tuple[str, str]] = []
     if unresponsive:
-        parts.append(f"{unresponsive} did not answer")
+        parts.append(("unknown", f"{unresponsive} did not answer"))
     if len(fleet.hardware_types) > 1:
-        parts.append(f"{len(fleet.hardware_types)} hardware types")
+        parts.append(("dim", f"{len(fleet.hardware_types)} hardware types"))
     if fleet.outliers:
-        parts.append(plural(len(fleet.outliers), "outlier node"))
+        parts.append(("warn", plural(len(fleet.outliers), "outlier node")))
     mixed = sum(k.nodes for k in fleet.hardware_types if k.no_majority)
     if mixed:
-        parts.append(f"{mixed} in heterogeneous groups" if len(fleet.hardware_types) > 1 else "mixed")
+        parts.append(("dim", f"{mixed} in heterogeneous groups" if len(fleet.hardware_types) > 1 else "mixed"))
     if fleet.unreadable_files:
-        parts.append(plural(len(fleet.unreadable_files), "unreadable file"))
+        parts.append(("unknown", plural(len(fleet.unreadable_files), "unreadable file")))
     if not parts and fleet.nodes > 1:
         groups = sum(len(k.groups) for k in fleet.hardware_types)
-        parts.append("all equal" if groups < 2 else f"{groups} groups")
+        parts.append(("ok", "all equal") if groups < 2 else ("dim", f"{groups} groups"))
     if fleet.job:
         states = [f"{job[s]} {s}" for s in ("fail", "warn") if job[s]]
-        parts.append(f"differences that matter to a job over them: {', '.join(states)}")
-    parts.append(f"{len(failed)} with failed checks" if failed else "no failed check")
-    return ", ".join(parts)
+        text = f"differences that matter to a job over them: {', '.join(states)}"
+        parts.append(("fail" if job["fail"] else "warn", text))
+    parts.append(("fail", f"{len(failed)} with failed checks") if failed else ("ok", "no failed check"))
+    return parts
 
 
 def _kind(kind: HardwareType, odd: set[str], page: Page, limit: int) -> None:
@@ -187,6 +193,11 @@ def _rails(fleet: Fleet, page: Page) -> None:
     page.table(
         ("rail", "NIC", "network", "nodes"),
         [(str(i), f"{r.label} ({r.nic})", r.network, str(r.nodes)) for i, r in enumerate(fleet.rails)],
+    )
+    page.text(
+        "NICs whose networks differ by position; of NICs in one network a fabric dump names the leaf (--fabric FILE)",
+        style="dim",
+        hang=2,
     )
 
 

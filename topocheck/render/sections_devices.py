@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ MAX_DEVICES = 40
 """Devices listed where no section was asked for; of more, those with a mark come first."""
 Drawn = dict[str, tuple[Part, Link | None]]
 """Device by address, with the first faulty link of the switches above it."""
+OK: Span = ("ok", "green")
 _ATTENTION = (State.FAIL, State.WARN, State.UNKNOWN)
 
 
@@ -64,7 +65,8 @@ def device_marks(report: Report, parts: Drawn) -> dict[str, Span]:
             marks.append((f"{text} (switch above)", style))
         if part.kind == "nic" or (part.outward is not None and part.outward.state is not LinkState.OK):
             text, style = mark(part.outward)
-            marks.append((text if part.kind == "nic" or not text else f"{text} (NVLink)", style))
+            named = part.kind == "nic" or not text or "fabric" in text
+            marks.append((text if named else f"{text} (NVLink)", style))
         marks = [m for m in marks if m[0]]
         found = worst.get(address)
         if found is not None and not any(style.startswith("bold") for _, style in marks):
@@ -78,12 +80,18 @@ def devices(report: Report, page: Page) -> None:
     _devices(report, page, None)
 
 
-def few_devices(report: Report, page: Page) -> None:
-    """As `devices`; of a machine with many devices, those with a mark first, and no more than fit a screen."""
-    _devices(report, page, MAX_DEVICES)
+def few_devices(report: Report, page: Page, *, folded: bool = False) -> None:
+    """As `devices`; of a machine with many devices, those with a mark first, and no more than fit a screen.
+
+    Args:
+        report: what was found.
+        page: where they are added.
+        folded: equal NICs without a mark share a row.
+    """
+    _devices(report, page, MAX_DEVICES, folded=folded)
 
 
-def _devices(report: Report, page: Page, most: int | None) -> None:
+def _devices(report: Report, page: Page, most: int | None, *, folded: bool = False) -> None:
     topology = report.topology
     every: list[Gpu | Nic] = [*topology.gpus, *topology.accelerators, *topology.nics]
     every = [d for d in every if d.address != d.label]  # a row of a pasted matrix has no address, and nothing more here
@@ -102,12 +110,18 @@ def _devices(report: Report, page: Page, most: int | None) -> None:
         now, full, rate = _link(part, d.pci is not None)
         near = _nearest(nearest.get(d.address), labels)
         node = str(d.cpu_node) if known(d.cpu_node) else "?"
-        rows.append((d.label, d.address, now, full, rate, node, near, (text, style) if text else ("ok", "green")))
+        rows.append((d.label, d.address, now, full, rate, node, near, (text, style) if text else OK))
+    if folded:
+        rows = _folded(rows, set(labels.values()))
     page.heading("Devices (link to the host; GB/s per direction, theoretical)")
     head: tuple[str, ...] = ("", "address", "link now", "link max", "GB/s", "NUMA", "nearest NIC", "state")
     if not any(r[6] for r in rows):
         head, rows = (*head[:6], head[7]), [(*r[:6], r[7]) for r in rows]
-    page.table(head, rows, right=frozenset({4}))
+    if most is not None and all(r[2] == r[3] for r in rows):
+        # A screen is narrow: one column where no link is slower than it could be.
+        page.table(("", "address", "link", *head[4:]), [(*r[:3], *r[4:]) for r in rows], right=frozenset({3}))
+    else:
+        page.table(head, rows, right=frozenset({4}))
     if any("?" in (c if isinstance(c, str) else c[0]).split() for r in rows for c in r[:-1]):
         page.text("? not known", style="dim")
     if most is not None and len(every) > most:
@@ -121,17 +135,31 @@ def _devices(report: Report, page: Page, most: int | None) -> None:
         )
 
 
+def _folded(rows: Sequence[Sequence[Span | str]], nics: Set[str]) -> list[Sequence[Span | str]]:
+    """Return rows of devices, those of NICs that differ in nothing but name and address as one."""
+    groups: dict[tuple[Span | str, ...], list[Sequence[Span | str]]] = {}
+    for r in rows:
+        same = (*r[2:],) if r[0] in nics and r[-1] == OK else (*r,)
+        groups.setdefault(same, []).append(r)
+    return [
+        r[0] if len(r) == 1 else (f"{len(r)} NICs", _run([str(x[0]) for x in r]), *same) for same, r in groups.items()
+    ]
+
+
 def _nearest(near: NearestNics | None, labels: dict[str, str]) -> str:
     if near is None:
         return ""
     if near.untold:
         return "?"
     names = [labels[a] for a in near.nics if a in labels]
+    return f"{_run(names)} {near.class_}" if names else "none"
+
+
+def _run(names: Sequence[str]) -> str:
+    """Return names as `mlx5_0-3` where they follow each other, since a column is narrow; else as `ranges`."""
     if len(names) > 1 and all(follows(a, b) for a, b in pairwise(names)):
-        # mlx5_0-1: a column is narrow.
-        stem = names[0].rstrip("0123456789")
-        return f"{names[0]}-{names[-1].removeprefix(stem)} {near.class_}"
-    return f"{ranges(names)} {near.class_}" if names else "none"
+        return f"{names[0]}-{names[-1].removeprefix(names[0].rstrip('0123456789'))}"
+    return ranges(names)
 
 
 def _link(part: Part, on_tree: bool) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from topocheck.gpudirect.types import P2pVerdict, RdmaVerdict
-from topocheck.model.base import Missing, State, Verdict, known
+from topocheck.model.base import Missing, Reason, State, Verdict, known
 from topocheck.model.net import RdmaPort
 from topocheck.picture.pcie import network_link
 from topocheck.picture.scene import nic_product
@@ -39,40 +39,65 @@ _CLASSES = {
 
 def matrix(report: Report, page: Page) -> None:
     """The matrix of `nvidia-smi topo -m`, split into blocks of columns where the page is narrow."""
+    _matrix(report, page, in_short=False)
+
+
+def few_pairs(report: Report, page: Page, *, folded: bool = False) -> None:
+    """As `matrix`; where that takes several blocks and all pairs of GPUs are equal, the GPUs' columns are one line.
+
+    Args:
+        report: what was found.
+        page: where it is added.
+        folded: NICs that take a block of their own are left out; the nearest of each GPU are among the devices.
+    """
+    _matrix(report, page, in_short=True, folded=folded)
+
+
+def _matrix(report: Report, page: Page, *, in_short: bool, folded: bool = False) -> None:
     topology = report.topology
     if not topology.gpus:
         return
-    page.heading("Matrix (as nvidia-smi topo -m)")
     marks = device_marks(report, drawn(report))
     cells = {(p.from_, p.to): _class(p.class_) for p in topology.paths}
     # By position, not by address: two RDMA devices may be of one PCI function.
-    columns = [(g.address, g.label) for g in topology.gpus]
-    columns += [(n.address, f"NIC{i}") for i, n in enumerate(topology.nics)]
-    shown = {cells.get((g.address, a), "?") for g in topology.gpus for a, _ in columns if a != g.address}
-    wide = max(len(x) for x in (*shown, *(label for _, label in columns))) + 1
+    of_gpus = [(g.address, g.label) for g in topology.gpus]
+    columns = of_gpus + [(n.address, f"NIC{i}") for i, n in enumerate(topology.nics)]
+    blocks = _blocks(report, columns, cells, page.style.width)
+    among = {cells.get((a, b), "?") for a, _ in of_gpus for b, _ in of_gpus if a != b}
+    only = next(iter(among)) if in_short and len(blocks) > 1 and topology.nics and len(among) == 1 else ""
+    if only:
+        blocks = _blocks(report, columns[len(of_gpus) :], cells, page.style.width)
+        count = len(of_gpus) * (len(of_gpus) - 1) // 2
+        page.heading(f"Matrix (as nvidia-smi topo -m); {only} between all {plural(count, 'pair')} of GPUs")
+    else:
+        page.heading("Matrix (as nvidia-smi topo -m)")
+    if folded and len(blocks) > 1 and topology.nics:
+        columns = of_gpus
+        blocks = [] if only else _blocks(report, of_gpus, cells, page.style.width)
     names = max(len(g.label) for g in topology.gpus) + 1
-    per_block = max((page.style.width - 2 - names) // wide, 1)
-    for start in range(0, len(columns), per_block):
+    for block in blocks:
         head: list[Span] = [("  " + " " * names, "")]
-        block = columns[start : start + per_block]
-        for address, label in block:
+        for address, label, wide in block:
             sign, style = _sign(marks.get(address))
             head.append((f"{sign + label:>{wide}}", style or "dim"))
         page.line(*head)
         for g in topology.gpus:
             sign, style = _sign(marks.get(g.address))
-            row = "".join(f"{'X' if g.address == a else cells.get((g.address, a), '?'):>{wide}}" for a, _ in block)
+            row = "".join(
+                f"{'X' if g.address == a else cells.get((g.address, a), '?'):>{wide}}" for a, _, wide in block
+            )
             page.line((f"  {g.label + sign:<{names}}", style), row)
-    legend = [f"{c} {words}" for c, words in _CLASSES.items() if c in shown]
-    if any(c.startswith("NV") for c in shown):
-        legend.insert(0, "NV# NVLinks")
-    if "?" in shown:
-        legend.append("? not known")
-    if topology.nics:
-        legend.append(_columns(topology.nics))
-    if legend:
-        page.text("; ".join(legend), style="dim", hang=2)
-    ends: list[Gpu | Nic] = [*topology.gpus, *topology.nics]
+    shown = {cells.get((g.address, a), "?") for g in topology.gpus for a, _ in columns if a != g.address}
+    if columns == of_gpus and topology.nics:
+        page.text("--section matrix has the NICs; the nearest of each GPU are below", style="dim", hang=2)
+    _matrix_legend(report, shown, page, with_nics=len(columns) > len(of_gpus))
+    if not in_short:
+        _marked(report, marks, page)
+
+
+def _marked(report: Report, marks: dict[str, Span], page: Page) -> None:
+    """What the signs of a matrix mean; on the first screen the devices below it say it."""
+    ends: list[Gpu | Nic] = [*report.topology.gpus, *report.topology.nics]
     marked: dict[str, list[str]] = {}
     for d in ends:
         if m := marks.get(d.address, ("", ""))[0]:
@@ -81,6 +106,35 @@ def matrix(report: Report, page: Page) -> None:
     if faulty:
         more = f"; and {len(faulty) - 8} more" if len(faulty) > 8 else ""
         page.text("; ".join(faulty[:8]) + more, style="yellow", hang=2)
+
+
+def _blocks(
+    report: Report, columns: Sequence[tuple[str, str]], cells: dict[tuple[str, str], str], width: int
+) -> list[list[tuple[str, str, int]]]:
+    """Return the columns of a matrix as address, label and width, in blocks that fit a page."""
+    gpus = report.topology.gpus
+    room = width - 2 - max(len(g.label) for g in gpus) - 1
+    blocks: list[list[tuple[str, str, int]]] = []
+    # One width for columns of equal kind, so that they stay aligned; longer labels (NIC10) take more.
+    usual = max((len(cells.get((g.address, a), "?")) for g in gpus for a, _ in columns if a != g.address), default=1)
+    for address, label in columns:
+        wide = max(usual, len(label)) + 1
+        if not blocks or sum(w for *_, w in blocks[-1]) + wide > room:
+            blocks.append([])
+        blocks[-1].append((address, label, wide))
+    return blocks
+
+
+def _matrix_legend(report: Report, shown: set[str], page: Page, *, with_nics: bool) -> None:
+    legend = [f"{c} {words}" for c, words in _CLASSES.items() if c in shown]
+    if any(c.startswith("NV") for c in shown):
+        legend.insert(0, "NV# NVLinks")
+    if "?" in shown:
+        legend.append("? not known")
+    if with_nics:
+        legend.append(_columns(report.topology.nics))
+    if legend:
+        page.text("; ".join(legend), style="dim", hang=2)
 
 
 def _sign(mark_: Span | None) -> Span:
@@ -146,10 +200,11 @@ def nvlink(report: Report, page: Page) -> None:
             c2c.setdefault((hop.text, gb_s(hop.gb_s)), []).append(g.label)
     if not rows and not c2c:
         return
-    page.heading("NVLink and C2C" if rows and c2c else "NVLink" if rows else "C2C")
-    head = ("", "links up", "version", "GB/s per direction", "to", "errors", "fabric")
+    what = "NVLink and C2C" if rows and c2c else "NVLink" if rows else "C2C"
+    page.heading(f"{what} (GB/s per direction)")
+    head = ("", "links up", "version", "GB/s", "to", "errors", "fabric")
     page.table(head, [(ranges(labels), *row) for row, labels in rows.items()])
-    page.table(("", "to the CPU", "GB/s per direction"), [(ranges(labels), *row) for row, labels in c2c.items()])
+    page.table(("", "to the CPU", "GB/s"), [(ranges(labels), *row) for row, labels in c2c.items()])
     kinds = {"mesh": "every pair linked", "partial": "only some pairs linked"}
     for group in topology.nvlink_groups if rows else ():
         if group.kind != "switch":
@@ -170,8 +225,13 @@ def _nvlink_row(g: Gpu) -> tuple[str, ...]:
         gb_s(link_rate(up)) if up else "-",
         ", ".join(sorted({text_of(k.remote_type) for k in up})) or "-",
         str(errors),
-        text_of(g.nvml.fabric_state),
+        "-" if _is_unsupported(g.nvml.fabric_state) else text_of(g.nvml.fabric_state),
     )
+
+
+def _is_unsupported(value: object) -> bool:
+    """Tell whether a device has no such thing, as GPUs before Hopper have no state of a fabric."""
+    return isinstance(value, Missing) and value.reason is Reason.UNSUPPORTED
 
 
 def gb_s(value: float | Missing) -> str:
@@ -184,12 +244,12 @@ def nics(report: Report, page: Page) -> None:
     _nics(report, page, in_short=False)
 
 
-def few_nics(report: Report, page: Page) -> None:
-    """As `nics`, without the firmware."""
-    _nics(report, page, in_short=True)
+def few_nics(report: Report, page: Page, *, folded: bool = False) -> None:
+    """As `nics`, without the firmware; where `folded`, without the names of network interfaces too."""
+    _nics(report, page, in_short=True, folded=folded)
 
 
-def _nics(report: Report, page: Page, *, in_short: bool) -> None:
+def _nics(report: Report, page: Page, *, in_short: bool, folded: bool = False) -> None:
     topology = report.topology
     if not any((topology.nics, topology.unplaced_nics, topology.software_rdma, topology.switch_functions)):
         return
@@ -225,7 +285,8 @@ def _nics(report: Report, page: Page, *, in_short: bool) -> None:
         netdevs = ranges(d for _, d in ports if d) or "-"
         shown.append((ranges(label for label, _ in ports), key[0], state, *key[2:], netdevs))
     firmware = () if in_short else ("firmware",)
-    page.table(("port", "product", "state", "rate", "layer", *firmware, "netdev"), shown)
+    head = ("port", "product", "state", "rate", "layer", *firmware, "netdev")
+    page.table(head[:-1] if folded else head, [r[:-1] for r in shown] if folded else shown)
     if topology.unplaced_nics:
         untold = ranges(n.label for n in topology.unplaced_nics)
         page.text(f"PCI address not known, so in no path and no matrix: {untold}", hang=2)
@@ -245,7 +306,10 @@ def _rate(port: RdmaPort) -> str:
     if isinstance(port.rate_gbit_s, Missing) or isinstance(port.rate_text, Missing):
         return text_of(port.rate_text)
     m = _RATE.search(port.rate_text)
-    kind = "" if m is None else f" {m[2]}" if m[1] == "4X" else f" {m[1]} {m[2]}"
+    if m is None or port.link_layer == "Ethernet":
+        # The kernel names the rate of each RDMA port as of InfiniBand; EDR and NDR are no words of Ethernet.
+        return f"{port.rate_gbit_s:g} Gb/s"
+    kind = f" {m[2]}" if m[1] == "4X" else f" {m[1]} {m[2]}"
     return f"{port.rate_gbit_s:g} Gb/s{kind}"
 
 

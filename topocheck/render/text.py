@@ -12,7 +12,7 @@ from topocheck.model.version import __version__
 from topocheck.picture.scene import nic_product
 from topocheck.picture.words import rate
 from topocheck.render import sections_devices, sections_host, sections_links
-from topocheck.render.findings import MAX_EVIDENCE, add_findings
+from topocheck.render.findings import Detail, add_findings, fit_findings
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import name_text
 from topocheck.render.words import STATE_MARKS, STATE_STYLES, gpu_connection, plural
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from topocheck.gpudirect.types import P2pVerdict
     from topocheck.pipeline import Report
     from topocheck.topology.types import Topology
+
+MAX_LINES, MIN_FINDINGS = 70, 16
+"""Lines of the first screen, which an 8-GPU node with 10 NICs keeps; and what findings may take of any machine's."""
 
 
 def report_text(report: Report, sections: Sequence[str] | None, style: Style) -> str:
@@ -40,23 +43,38 @@ def report_text(report: Report, sections: Sequence[str] | None, style: Style) ->
 
 
 def first_screen(report: Report, page: Page) -> None:
-    """What is wrong and how fast the links are, on a screen and a half."""
+    """What is wrong and how fast the links are, on a screen and a half.
+
+    Where that would be longer, equal NICs are folded into rows, and findings are shortened.
+    """
     _title(report, page)
     facts(report, page)
-    if report.results:
-        findings(report, page, max_evidence=2)
-    for section in (
-        sections_links.matrix,
-        sections_devices.few_devices,
-        sections_links.nvlink,
-        sections_links.few_nics,
-    ):
-        section(report, page)
+    for folded in (False, True):
+        rest = _below_findings(report, page.style, folded=folded)
+        room = MAX_LINES - page.length() - rest.length() - 2  # a blank line before each
+        found = Page(page.style)
+        whole = not report.results or findings(report, found, max_lines=max(room, MIN_FINDINGS))
+        if whole and found.length() <= room:
+            break
+    for part in (found, rest):
+        if part.lines:
+            page.blank()
+            page.lines += part.lines
+
+
+def _below_findings(report: Report, style: Style, *, folded: bool) -> Page:
+    """Return the tables of the first screen."""
+    page = Page(style)
+    sections_links.few_pairs(report, page, folded=folded)
+    sections_devices.few_devices(report, page, folded=folded)
+    sections_links.nvlink(report, page)
+    sections_links.few_nics(report, page, folded=folded)
     page.blank()
     page.text(
         f"--all prints all {len(SECTIONS)} sections, --section NAME one of them: tree, numa, nccl, rdma, ...",
         style="dim",
     )
+    return page
 
 
 def add_sections(report: Report, sections: Sequence[str] | None, page: Page) -> None:
@@ -70,9 +88,13 @@ def add_sections(report: Report, sections: Sequence[str] | None, page: Page) -> 
 
 
 def summary(report: Report, page: Page) -> None:
-    """What this node is and what is wrong."""
+    """What this node is."""
     _title(report, page)
     facts(report, page)
+
+
+def all_findings(report: Report, page: Page) -> None:
+    """What is wrong, with all that a finding says; the notes have a section of their own."""
     if report.results:
         findings(report, page)
 
@@ -82,7 +104,7 @@ def notes(report: Report, page: Page) -> None:
     found = [f for f in report.findings if f.state is State.NOTE]
     if found:
         page.heading("Notes")
-        add_findings(found, page, max_evidence=2)
+        add_findings(found, page, others=Detail(2))
 
 
 def _title(report: Report, page: Page) -> None:
@@ -91,10 +113,21 @@ def _title(report: Report, page: Page) -> None:
 
 def host_name(report: Report) -> str:
     """Return what the node is called, with the snapshot where it is read from one."""
+    source = snapshot_name(report)
+    return node_name(report) + (f" ({source})" if source else "")
+
+
+def node_name(report: Report) -> str:
+    """Return what the node is called."""
+    return _or(report.node.system.hostname, "this node")
+
+
+def snapshot_name(report: Report) -> str:
+    """Return which snapshot a report is of, and when that was taken; the empty text for a live machine."""
     node = report.node
-    taken = f", taken {node.taken_at}" if node.taken_at else ""
-    source = "" if node.source == "live" or node.made_from else f" (snapshot {node.source}{taken})"
-    return _or(node.system.hostname, "this node") + source
+    if node.source == "live" or node.made_from:
+        return ""
+    return f"snapshot {node.source}" + (f", taken {node.taken_at}" if node.taken_at else "")
 
 
 def facts(report: Report, page: Page) -> None:
@@ -121,8 +154,15 @@ def facts(report: Report, page: Page) -> None:
         page.pair("GPUDirect RDMA", _nearest_judged(report))
 
 
-def findings(report: Report, page: Page, *, max_evidence: int = MAX_EVIDENCE) -> None:
-    """The findings, worst first; notes are named in one line."""
+def findings(report: Report, page: Page, *, max_lines: int | None = None) -> bool:
+    """Add the findings, worst first; notes are named in one line. Return whether nothing had to be left out.
+
+    Args:
+        report: what was found.
+        page: where they are added.
+        max_lines: lines that they may take; of more, evidence and consequences are left out. No limit where None.
+    """
+    start = page.length()
     counts = Counter(f.state for f in report.findings)
     page.blank()
     order = (State.FAIL, State.UNKNOWN, State.WARN, State.NOTE)
@@ -141,16 +181,24 @@ def findings(report: Report, page: Page, *, max_evidence: int = MAX_EVIDENCE) ->
         page.text(unusable, style="yellow", hang=2)
     # Of files that tell a part, much is unknown: one line for each, so that what was found stands out.
     short = {State.NOTE, State.UNKNOWN} if report.node.made_from else {State.NOTE}
-    add_findings([f for f in report.findings if f.state not in short], page, max_evidence=max_evidence)
+    rest = Page(page.style)
     for f in report.findings:
         if f.state in short - {State.NOTE}:
-            page.text(f"{STATE_MARKS[f.state]}  {f.id}  {f.subject}: {f.title}", style=STATE_STYLES[f.state], hang=6)
+            rest.text(f"{STATE_MARKS[f.state]}  {f.id}  {f.subject}: {f.title}", style=STATE_STYLES[f.state], hang=6)
     noted = dict.fromkeys(f.id for f in report.findings if f.state is State.NOTE)
     if noted:
-        page.text(f"{plural(counts[State.NOTE], 'note')}: {', '.join(noted)} (--section notes)", style="dim", hang=2)
+        rest.text(f"{plural(counts[State.NOTE], 'note')}: {', '.join(noted)} (--section notes)", style="dim", hang=2)
     bad = [p for p in report.node.probes if p.state in ("failed", "timed_out")]
     for p in bad:
-        page.text(f"probe {p.name} {p.state.replace('_', ' ')}: {p.detail}", style="magenta", hang=2)
+        rest.text(f"probe {p.name} {p.state.replace('_', ' ')}: {p.detail}", style="magenta", hang=2)
+    full = [f for f in report.findings if f.state not in short]
+    whole = True
+    if max_lines is None:
+        add_findings(full, page)
+    else:
+        whole = fit_findings(full, page, max_lines - (page.length() - start) - rest.length())
+    page.lines += rest.lines
+    return whole
 
 
 def no_usable_gpu(report: Report) -> str:
@@ -329,6 +377,7 @@ def _reason(value: object) -> str:
 
 SECTIONS: dict[str, Callable[[Report, Page], None]] = {
     "summary": summary,
+    "findings": all_findings,
     "notes": notes,
     "devices": sections_devices.devices,
     "tree": sections_devices.tree,

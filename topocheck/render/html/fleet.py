@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from topocheck.render.differences import field_name, field_value, related, together
 from topocheck.render.fabric import summary
 from topocheck.render.fabric_svg import fabric_svg
-from topocheck.render.fleet import LEFT_OUT, verdict
+from topocheck.render.fleet import LEFT_OUT, verdicts
 from topocheck.render.html.cards import fleet_cards, job_cards
 from topocheck.render.html.environment import fill
 from topocheck.render.words import STATE_MARKS, plural
@@ -15,6 +15,8 @@ from topocheck.render.words import STATE_MARKS, plural
 if TYPE_CHECKING:
     from topocheck.checks.fabric.run import JudgedFabric
     from topocheck.compare.types import Fleet
+
+_WORST_FIRST = ("fail", "warn", "unknown", "ok", "dim")
 
 MAX_NODES = 200
 """Names in one cell."""
@@ -27,10 +29,10 @@ def fleet_html(fleet: Fleet, fabric: JudgedFabric | None = None) -> str:
 
     Everything read from elsewhere is escaped.
     """
-    title = f"{plural(fleet.nodes, 'node')}, {verdict(fleet)}"
     marks = {state.value: mark.upper() for state, mark in STATE_MARKS.items()}
     values: dict[str, object] = {
-        "title": title,
+        "title": plural(fleet.nodes, "node"),
+        "chips": sorted(verdicts(fleet), key=lambda c: _WORST_FIRST.index(c[0])),
         "names": _names,
         "left_out": LEFT_OUT,
         "marks": marks,

@@ -21,7 +21,7 @@ from topocheck.render.words import STATE_MARKS, plural
 if TYPE_CHECKING:
     from topocheck.pipeline import Report
 
-DRAWN = ("summary", "tree", "matrix")
+DRAWN = ("summary", "findings", "tree", "matrix")
 """Sections of the text that the page shows in another form."""
 
 
@@ -33,7 +33,8 @@ def report_html(report: Report) -> str:
     findings = [f for f in report.findings if f.state is not State.NOTE]
     return fill(
         "report.html",
-        host=text.host_name(report),
+        host=text.node_name(report),
+        snapshot=text.snapshot_name(report),
         taken_at=report.node.taken_at,
         scene=drawn,
         can_be_drawn=can_be_drawn(report.topology),

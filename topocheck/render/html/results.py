@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from topocheck.model.base import Finding, Missing, State
 from topocheck.model.measurement import UNSTABLE, unsteady
 from topocheck.model.units import size_text
 from topocheck.picture.chart import Chart, Curve, Plotted, Point, plot
-from topocheck.render import bw, fleet, scale
+from topocheck.render import bw, scale
 from topocheck.render.bw_curves import collective_sweeps, copy_sweeps
-from topocheck.render.differences import together
+from topocheck.render.differences import field_name, field_value, not_comparable, related, together
 from topocheck.render.html.blocks import BlockPage, sections
 from topocheck.render.html.cards import cards, job_cards, node_cards
 from topocheck.render.html.environment import fill
 from topocheck.render.html.matrices import Matrix, rated
 from topocheck.render.html.scale_curve import speed_up_chart
+from topocheck.render.page import Span
 from topocheck.render.prediction import paint_prediction
 from topocheck.render.words import STATE_MARKS, plural
 
 if TYPE_CHECKING:
+    from topocheck.compare.faults import Fault
     from topocheck.compare.types import Difference, JobProblem, NodeFinding
     from topocheck.model.measurement import BandwidthReport, Measurement
     from topocheck.nccl.predict.types import Prediction
@@ -158,9 +163,18 @@ def prediction_html(p: Prediction, labels: dict[int, str], *, why: bool = False)
             *rated("Path type and GB/s", shaded, rates, rows=order, columns=order, words=routed),
         ],
         charts=[],
-        answer=made[:1],
+        answer=[replace(s, blocks=tuple(b for b in s.blocks if b.kind != "lines")) for s in made[:1]],
         sections=made[1:],
     )
+
+
+def _difference_row(f: Fault) -> tuple[Span | str, ...]:
+    d = f.difference
+    if d.value in ("missing", "extra"):
+        values: tuple[Span | str, Span | str] = ("there", "-") if d.value == "missing" else ("-", "there")
+        return d.device, "the device" + related(f), *values, (d.source, "dim")
+    name, before, now = field_name(d.field), field_value(d.field, d.majority), field_value(d.field, d.value)
+    return d.device, name + related(f), before, (now, "bold"), (d.source, "dim")
 
 
 def diff_html(
@@ -172,12 +186,18 @@ def diff_html(
 ) -> str:
     """Return the differences between two nodes as a page."""
     page = BlockPage()
-    fleet.paint_differences(differences, mine, reference, page)
-    real = len(together([d for d in differences if d.comparable]))
+    found = together([d for d in differences if d.comparable])
+    real = len(found)
+    for section, faults in groupby(found, lambda f: f.difference.section):
+        page.heading(section.capitalize())
+        page.table(("device", "what", "first", "second", "read from"), [_difference_row(f) for f in faults])
+    if not differences:
+        page.text("hardware, topology, firmware, driver, software and settings are equal")
+    not_comparable([d for d in differences if not d.comparable], mine, reference, page)
     return fill(
         "results.html",
-        title=f"{reference} and {mine}",
-        about="what differs, from the first to the second",
+        title="Differences between two nodes",
+        about=f"first {reference}, second {mine}",
         chips=[("warn", plural(real, "difference"))] if real else [("dim", "no difference")],
         findings=[*node_cards(worse), *job_cards(job)],
         notes=[],

@@ -182,7 +182,7 @@ class Rendezvous:
             text = self.get("exit", wait_s) or b""
         except LaunchError:
             return None
-        return int(text) if text in (b"0", b"1", b"2", b"3", b"130") else None
+        return int(text) if text in (b"0", b"1", b"2", b"3", b"129", b"130", b"143") else None
 
     def exit_code(self, wait_s: float) -> int:
         """Return rank 0's exit code on another rank; 3, undetermined, where it does not come."""
