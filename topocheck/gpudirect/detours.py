@@ -17,6 +17,9 @@ def guest_untold(g: Ground) -> list[ReasonStep]:
     return [ReasonStep(f"whether this is a guest could not be read ({g.guest_untold.reason.value})", "unknown")]
 
 
+_NOT_TRANSLATED = {mode: f"no IOMMU translates DMA ({mode.value})" for mode in IommuMode}
+
+
 def by_iommu(passed: PciePath, text: str, fix: str, unknown: Callable[[], Effect]) -> ReasonStep:
     """Return what the IOMMU does to traffic.
 
@@ -31,7 +34,7 @@ def by_iommu(passed: PciePath, text: str, fix: str, unknown: Callable[[], Effect
         return ReasonStep(text, "degraded", evidence, fix)
     if mode is IommuMode.UNKNOWN:
         return ReasonStep("whether an IOMMU translates DMA is not known", unknown())
-    return ReasonStep(f"no IOMMU translates DMA ({mode.value})", "info", evidence)
+    return ReasonStep(_NOT_TRANSLATED[mode], "info", evidence)
 
 
 def by_acs(passed: PciePath, traffic: str, makes: str) -> list[ReasonStep]:

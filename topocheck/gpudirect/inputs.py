@@ -131,39 +131,70 @@ def cuda_lost(g: Ground, gpu: Gpu, attribute: bool | Missing | None) -> bool:
     return isinstance(attribute, Missing) and is_lost(attribute)
 
 
-def iommu_of(g: Ground, *addresses: str) -> Iommu:
-    """Return how the IOMMU treats some devices: the type of their groups, else the machine's settings.
+class _Side(msgspec.Struct, frozen=True):
+    """What a device brings into every pair it is part of.
+
+    Attributes:
+        above: the chain of elements above it, from the host bridge down.
+        iommu: how its IOMMU group is treated; None where it is not known.
+        iommu_lost: because the answer was lost.
+        acs: what the ports below the first n elements of the chain do, by n; filled as pairs ask.
+    """
+
+    above: tuple[str, ...]
+    iommu: Iommu | None
+    iommu_lost: bool
+    acs: dict[int, Acs]
+
+
+def _side(g: Ground, address: str) -> _Side:
+    key = ("side", address)
+    found: _Side | None = g.kept.get(key)
+    if found is None:
+        device = g.devices.get(address)
+        kind = ABSENT if device is None else device.iommu_group_type
+        found = g.kept[key] = _Side(
+            above=g.topology.chains.get(address, ())[:-1],
+            iommu=_of_group(device),
+            iommu_lost=isinstance(kind, Missing) and is_lost(kind),
+            acs={},
+        )
+    return found
+
+
+def iommu_of(g: Ground, a: str, b: str) -> Iommu:
+    """Return how the IOMMU treats two devices: the type of their groups, else the machine's settings.
 
     Kernel: Documentation/ABI/testing/sysfs-kernel-iommu_groups (types identity, DMA, DMA-FQ, blocked).
     """
-    told = [x for a in addresses if (x := _group(g, a)) is not None]
-    translated = any(x.mode is IommuMode.TRANSLATED for x in told)
-    kinds = [g.devices[a].iommu_group_type for a in addresses if a in g.devices]
-    lost = any(isinstance(kind, Missing) and is_lost(kind) for kind in kinds)
-    if not told or (lost and not translated):
+    return _iommu(g, _side(g, a), _side(g, b))
+
+
+def _iommu(g: Ground, a: _Side, b: _Side) -> Iommu:
+    one, other = a.iommu, b.iommu
+    lost = a.iommu_lost or b.iommu_lost
+    translated = (one is not None and one.mode is IommuMode.TRANSLATED) or (
+        other is not None and other.mode is IommuMode.TRANSLATED
+    )
+    if (one is None and other is None) or (lost and not translated):
         if "iommu" not in g.kept:
             g.kept["iommu"] = _machine_iommu(g)
         machine: Iommu = g.kept["iommu"]
         # What other groups, or the kernel's default, make of their devices says nothing of this one.
         return Iommu(IommuMode.UNKNOWN, ()) if lost and machine.mode is not IommuMode.OFF else machine
-    mode = IommuMode.TRANSLATED if translated else IommuMode.IDENTITY
-    return Iommu(mode, tuple(dict.fromkeys(e for x in told for e in x.evidence)))
+    quoted = () if one is None else one.evidence
+    if other is not None and other.evidence != quoted:
+        quoted += other.evidence
+    return Iommu(IommuMode.TRANSLATED if translated else IommuMode.IDENTITY, quoted)
 
 
-def _group(g: Ground, address: str) -> Iommu | None:
+def _of_group(device: PciDevice | None) -> Iommu | None:
     """Return how the group of one device is treated; None where it is not known."""
-    key = ("iommu group", address)
-    if key not in g.kept:
-        device = g.devices.get(address)
-        kind = ABSENT if device is None else device.iommu_group_type
-        if device is None or isinstance(kind, Missing):
-            g.kept[key] = None
-        else:
-            name = device.iommu_group if not isinstance(device.iommu_group, Missing) else "?"
-            evidence = Evidence(f"/sys/kernel/iommu_groups/{name}/type", kind)
-            g.kept[key] = Iommu(_mode(kind), (evidence,))
-    found: Iommu | None = g.kept[key]
-    return found
+    kind = ABSENT if device is None else device.iommu_group_type
+    if device is None or isinstance(kind, Missing):
+        return None
+    name = device.iommu_group if not isinstance(device.iommu_group, Missing) else "?"
+    return Iommu(_mode(kind), (Evidence(f"/sys/kernel/iommu_groups/{name}/type", kind),))
 
 
 def _mode(group_type: str) -> IommuMode:
@@ -199,51 +230,44 @@ def _absent(value: Missing) -> bool:
 
 def pcie_path(g: Ground, a: str, b: str) -> PciePath:
     """Return what peer traffic between two devices passes."""
-    return PciePath(acs_between(g, a, b), iommu_of(g, a, b))
-
-
-def _shared(g: Ground, a: str, b: str) -> int:
-    """Return how many elements the chains above two devices share."""
-    return common_length(g.topology.chains.get(a, ())[:-1], g.topology.chains.get(b, ())[:-1])
-
-
-def _ports_below(g: Ground, address: str, n: int) -> tuple[PciDevice, ...]:
-    """Return the root and downstream ports of a chain below its first `n` elements, from the top down.
-
-    ACS on the upstream port that two devices share, or above it, does nothing to traffic between them.
-    """
-    key = ("ports", address, n)
-    if key not in g.kept:
-        nodes = (g.topology.tree.get(e) for e in g.topology.chains.get(address, ())[n:-1])
-        g.kept[key] = tuple(
-            g.devices[x.id]
-            for x in nodes
-            if x is not None and x.role in ("root_port", "downstream_port") and x.id in g.devices
-        )
-    found: tuple[PciDevice, ...] = g.kept[key]
-    return found
+    one, other = _side(g, a), _side(g, b)
+    return PciePath(_acs(g, one, other), _iommu(g, one, other))
 
 
 def acs_between(g: Ground, a: str, b: str) -> Acs:
     """Return what ACS does on the way of a pair (PCI Express Base Specification 5.0, 6.12 and 7.7.11.3)."""
-    n = _shared(g, a, b)
-    up, down = _acs_below(g, a, n), _acs_below(g, b, n)
-    return Acs((*reversed(up.redirecting), *down.redirecting), (*reversed(up.unread), *down.unread))
+    return _acs(g, _side(g, a), _side(g, b))
 
 
-def _acs_below(g: Ground, address: str, n: int) -> Acs:
-    key = ("acs", address, n)
-    if key not in g.kept:
-        redirecting, unread = [], []
-        for port in _ports_below(g, address, n):
-            word = port.acs
-            if not isinstance(word, Missing):
-                if word.redirects:
-                    redirecting.append(port)
-            elif port.acs_capable is not False:
-                unread.append(port)
-        g.kept[key] = Acs(tuple(redirecting), tuple(unread))
-    found: Acs = g.kept[key]
+_NO_ACS = Acs((), ())
+
+
+def _acs(g: Ground, a: _Side, b: _Side) -> Acs:
+    n = common_length(a.above, b.above)
+    up, down = a.acs.get(n) or _acs_below(g, a, n), b.acs.get(n) or _acs_below(g, b, n)
+    if up is _NO_ACS:
+        return down
+    return Acs((*up.redirecting[::-1], *down.redirecting), (*up.unread[::-1], *down.unread))
+
+
+def _acs_below(g: Ground, side: _Side, n: int) -> Acs:
+    """Return what the root and downstream ports of a chain below its first `n` elements do, from the top down.
+
+    ACS on the upstream port that two devices share, or above it, does nothing to traffic between them.
+    """
+    redirecting, unread = [], []
+    for element in side.above[n:]:
+        node, port = g.topology.tree.get(element), g.devices.get(element)
+        if node is None or port is None or node.role not in ("root_port", "downstream_port"):
+            continue
+        word = port.acs
+        if not isinstance(word, Missing):
+            if word.redirects:
+                redirecting.append(port)
+        elif port.acs_capable is not False:
+            unread.append(port)
+    found = Acs(tuple(redirecting), tuple(unread)) if redirecting or unread else _NO_ACS
+    side.acs[n] = found
     return found
 
 

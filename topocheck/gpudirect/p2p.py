@@ -46,6 +46,7 @@ class _Own(msgspec.Struct, frozen=True, kw_only=True):
         fabric: the NVLink fabric has not taken it in.
         window: its window to memory is small.
         active: number of active NVLinks.
+        asks_nvml, asks_cuda: the beginning of the calls about it and another, as they are quoted.
     """
 
     blocked: tuple[ReasonStep, ...]
@@ -54,6 +55,8 @@ class _Own(msgspec.Struct, frozen=True, kw_only=True):
     fabric: tuple[ReasonStep, ...]
     window: tuple[ReasonStep, ...]
     active: int
+    asks_nvml: str
+    asks_cuda: str
 
 
 @once
@@ -66,6 +69,8 @@ def _own(g: Ground, gpu: Gpu) -> _Own:
         fabric=() if fabric is None else (fabric,),
         window=_window(gpu),
         active=sum(x.active is True for x in gpu.nvml.nvlinks) if gpu.nvml is not None else 0,
+        asks_nvml=f"DeviceGetP2PStatus({gpu.index}, ",
+        asks_cuda=f"DeviceCanAccessPeer({_ordinal(gpu)}, ",
     )
 
 
@@ -80,7 +85,7 @@ def judge_pair(g: Ground, a: Gpu, b: Gpu, path: Path) -> P2pVerdict:
     else:
         status = g.statuses.get((a.address, b.address))
         codes = _codes(status)
-        split, steps = [*first.split, *second.split], _permission(g, a, b, codes)
+        split, steps = [*first.split, *second.split], _permission(g, a, b, codes, first)
         if len(codes) < 2 or path.nvlinks_untold is not None:
             steps += _untold(status, path)
         if split:
@@ -124,11 +129,10 @@ def _of_the_product(step: ReasonStep) -> ReasonStep:
     return msgspec.structs.replace(step, text=step.text + why, fix=None)
 
 
-def _permission(g: Ground, a: Gpu, b: Gpu, codes: dict[str, str]) -> list[ReasonStep]:
-    """What NVML and CUDA say of the pair, spelt out."""
+def _permission(g: Ground, a: Gpu, b: Gpu, codes: dict[str, str], first: _Own) -> list[ReasonStep]:
+    """What NVML and CUDA say of the pair, spelt out; `first` is what `a` brings."""
     nvml, cuda = g.node.nvml, g.node.cuda
-    call = f"DeviceGetP2PStatus({a.index}, {b.index}, "
-    read, write = f"{call}0)", f"{call}1)"
+    read, write = f"{first.asks_nvml}{b.index}, 0)", f"{first.asks_nvml}{b.index}, 1)"
     if codes == _BOTH_OK and read not in nvml.raw and write not in nvml.raw:
         # As on nearly every pair of a healthy machine; of regular answers no raw ones are kept.
         start = f"{nvml.source} " if nvml.source else ""
@@ -141,7 +145,7 @@ def _permission(g: Ground, a: Gpu, b: Gpu, codes: dict[str, str]) -> list[Reason
         steps = _by_code(codes, {k: said(nvml, names[k], raw_p2p_code(c)) for k, c in codes.items()})
     can_access = g.peers.get((a.address, b.address))
     if can_access is True or can_access is False:
-        heard = said(cuda, f"DeviceCanAccessPeer({_ordinal(a)}, {_ordinal(b)})", can_access)
+        heard = said(cuda, f"{first.asks_cuda}{_ordinal(b)})", can_access)
         if can_access:
             steps.append(ReasonStep("CUDA permits peer access", "info" if len(codes) == 2 else "yes", heard))
         else:
@@ -245,18 +249,21 @@ def _pcie(g: Ground, a: Gpu, b: Gpu, path: Path, passed: PciePath | None) -> lis
     ]
 
 
+_TWO_BRIDGES = "peer traffic crosses two host bridges of one NUMA node"
+_CROSSED = {
+    "X": "they sit on one board",
+    "PIX": "they share a PCIe switch",
+    "PXB": "they share a tree of PCIe switches",
+    "PHB": "peer traffic crosses one host bridge",
+}
+
+
 def _way(path: Path) -> ReasonStep:
     """What the class of the PCIe way means for peer traffic."""
     word = path.pcie_class
     if isinstance(word, Missing):
         return ReasonStep(f"their place in the PCI tree is not known ({word.detail or word.reason})", "info")
-    text = {
-        "X": "they sit on one board",
-        "PIX": "they share a PCIe switch",
-        "PXB": "they share a tree of PCIe switches",
-        "PHB": "peer traffic crosses one host bridge",
-        "NODE": "peer traffic crosses two host bridges of one NUMA node",
-    }.get(word, "peer traffic crosses two host bridges of one NUMA node")
+    text = _CROSSED.get(word, _TWO_BRIDGES)
     crosses = path.crosses_nodes
     if isinstance(crosses, Missing) and is_lost(crosses):
         return ReasonStep(f"whether their way crosses NUMA nodes could not be read ({crosses})", "unknown")
@@ -264,7 +271,7 @@ def _way(path: Path) -> ReasonStep:
         text = f"peer traffic crosses host bridges, and NUMA nodes or not: {crosses.detail or crosses.reason}"
     elif crosses:
         text = "peer traffic crosses the interconnect between NUMA nodes, which is slower and shared"
-    quoted = (Evidence("PCI tree", f"{path.from_} - {path.to}: {word}"),)
+    quoted = (Evidence("PCI tree", f"{path.from_} - {path.to}: " + word),)
     return ReasonStep(text, "degraded" if crosses is True else "info", quoted)
 
 

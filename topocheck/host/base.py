@@ -276,6 +276,10 @@ class Host:
         """Return what the CUDA driver said to a call, as plain values (host/live/cuda.py)."""
         return self._ask("cuda", call, *args)
 
+    def cuda_each(self, call: str, arguments: Iterable[tuple[int, ...]]) -> list[Answer | HostError]:
+        """Return what the CUDA driver said to one call with each of many arguments, as `nvml_each` does."""
+        return _each(self.backend, "cuda", call, arguments)
+
     def now(self) -> str:
         """Return the time of this run, RFC 3339 in UTC, whole seconds."""
         now = self._typed(str, "now")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topocheck.host.base import Host, HostError
+from topocheck.host.base import Host, HostError, each_named
 from topocheck.model.address import normalize_address
 from topocheck.model.base import Missing, Reason, unparsable
 from topocheck.model.gpu import CudaDevice, CudaFacts, CudaPeer
@@ -88,14 +88,21 @@ def _device(host: Host, ordinal: int) -> CudaDevice:
 
 def _peers(host: Host, raw: dict[str, str], devices: tuple[CudaDevice, ...]) -> tuple[CudaPeer, ...]:
     """Return every ordered pair of two devices at different addresses (MIG instances of one GPU share theirs)."""
+    placed = [(d.address, d.ordinal) for d in devices if not isinstance(d.address, Missing)]
+    pairs = [(a, b) for a in placed for b in placed if a[0] != b[0]]
+    ordinals = [(a[1], b[1]) for a, b in pairs]
+    answers = host.cuda_each("DeviceCanAccessPeer", ordinals)
     peers = []
-    for a in devices:
-        for b in devices:
-            if isinstance(a.address, Missing) or isinstance(b.address, Missing) or a.address == b.address:
-                continue
-            can = _flag(_integer(_ask(host, raw, "DeviceCanAccessPeer", a.ordinal, b.ordinal)))
-            peers.append(CudaPeer(from_address=a.address, to_address=b.address, can_access=can))
+    names = each_named("DeviceCanAccessPeer(", ", ", ")", ordinals)
+    for (a, b), name, said in zip(pairs, names, answers, strict=True):
+        answer = said.missing() if isinstance(said, HostError) else said
+        raw[name] = _kept(answer)
+        can = _WORD_OF[answer] if type(answer) is int and answer in _WORD_OF else _flag(_integer(answer))
+        peers.append(CudaPeer(from_address=a[0], to_address=b[0], can_access=can))
     return tuple(peers)
+
+
+_WORD_OF = {0: False, 1: True}
 
 
 def _ask(host: Host, raw: dict[str, str], call: str, *args: str | int) -> Any:
@@ -104,10 +111,12 @@ def _ask(host: Host, raw: dict[str, str], call: str, *args: str | int) -> Any:
         answer = host.cuda(call, *args)
     except HostError as e:
         answer = e.missing()
-    peers = f"{call}({args[0]}, {args[1]})" if call == "DeviceCanAccessPeer" else call
-    name = str(args[1]) if call == "DeviceGetAttribute" else peers
-    raw[name] = f"!{answer}" if isinstance(answer, Missing) else str(answer)[:200]
+    raw[str(args[1]) if call == "DeviceGetAttribute" else call] = _kept(answer)
     return answer
+
+
+def _kept(answer: Any) -> str:
+    return f"!{answer}" if isinstance(answer, Missing) else str(answer)[:200]
 
 
 def parse_bus_id(answer: Any) -> str | Missing:

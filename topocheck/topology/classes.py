@@ -72,8 +72,8 @@ def crosses_nodes(a: Place, b: Place, around: Surroundings, word: PathClass | Mi
         return word
     if word is not PathClass.SYS or around.numa_nodes == 1:
         return False
-    unplaced = [p.label for p in (a, b) if isinstance(p.node, Missing)]
-    if unplaced:
+    if isinstance(a.node, Missing) or isinstance(b.node, Missing):
+        unplaced = [p.label for p in (a, b) if isinstance(p.node, Missing)]
         return Missing(Reason.ABSENT, f"the NUMA node of {' and '.join(unplaced)} is not known")
     return a.node != b.node
 

@@ -41,6 +41,13 @@ class Side(msgspec.Struct, frozen=True):
     open: bool
 
 
+class End(msgspec.Struct):
+    """A device as an end of paths: where it is, and how it reaches the top of its tree once that was worked out."""
+
+    place: Place
+    side: Side | None = None
+
+
 class Map(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What a path is found on."""
 
@@ -55,25 +62,22 @@ class Map(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     flat: bool
 
     @functools.cached_property
-    def _at(self) -> dict[int, Place]:
+    def ends(self) -> dict[int, End]:
+        """The devices that paths were asked of, by `id`."""
         return {}
 
-    def place(self, device: Gpu | Nic) -> Place:
-        """Return where a device is."""
+    def end(self, device: Gpu | Nic) -> End:
+        """Return a device as an end of paths."""
         key = id(device)  # the devices live as long as this; there are as many questions as pairs
-        found = self._at.get(key)
+        found = self.ends.get(key)
         if found is None:
-            found = self._at[key] = Place(device.label, self.places.get(device.address, ()), device.cpu_node)
+            place = Place(device.label, self.places.get(device.address, ()), device.cpu_node)
+            found = self.ends[key] = End(place)
         return found
 
     @functools.cached_property
     def classes(self) -> dict[tuple[str, str, str | Missing], tuple[PathClass | Missing, bool | Missing]]:
         """The PCIe classes that were worked out, by two GPUs and NVML's word for them."""
-        return {}
-
-    @functools.cached_property
-    def sides(self) -> dict[tuple[str, bool], Side]:
-        """The sides that were worked out, by address and by whether it is a GPU's."""
         return {}
 
     @functools.cached_property
@@ -171,15 +175,16 @@ def cpu_hop(gpu: Gpu) -> Hop | None:
     )
 
 
+_UNREADABLE = Missing(Reason.ABSENT, "this rate cannot be read from any machine")
+
+
 def _unread(kind: HopKind, address: str, text: str) -> Hop:
-    gap = Missing(Reason.ABSENT, "this rate cannot be read from any machine")
-    return Hop(kind=kind, address=address, gb_s=gap, attainable_gb_s=gap, text=text)
+    return Hop(kind=kind, address=address, gb_s=_UNREADABLE, attainable_gb_s=_UNREADABLE, text=text)
 
 
-def _side(device: Gpu | Nic, m: Map) -> Side:
+def _side(device: Gpu | Nic, end: End, m: Map) -> Side:
     """Return how a device reaches the top of its tree; each device is worked out once."""
-    key = (device.address, isinstance(device, Gpu))
-    found = m.sides.get(key)
+    found = end.side
     if found is None:
         short = cpu_hop(device) if isinstance(device, Gpu) else None
         hops = (short,) if short is not None else upward(device, 1, m)
@@ -187,14 +192,13 @@ def _side(device: Gpu | Nic, m: Map) -> Side:
         bridge = next((e for e in m.places.get(device.address, ()) if is_host_bridge(e)), "?")
         first = min(rated, key=lambda x: x[0], default=None)
         last = min(reversed(rated), key=lambda x: x[0], default=None)
-        found = Side(hops, hops[::-1], bridge, first, last, len(rated) < len(hops))
-        m.sides[key] = found
+        found = end.side = Side(hops, hops[::-1], bridge, first, last, len(rated) < len(hops))
     return found
 
 
 def host_path(gpu: Gpu, m: Map) -> HostPath:
     """Return the path from a GPU to its host's memory."""
-    side = _side(gpu, m)
+    side = _side(gpu, m.end(gpu), m)
     rate, narrowest = (_NO_RATE, None) if side.first is None else side.first
     return HostPath(hops=side.hops, theoretical_gb_s=rate, narrowest=narrowest)
 
@@ -202,18 +206,20 @@ def host_path(gpu: Gpu, m: Map) -> HostPath:
 def _middle(a: Gpu | Nic, b: Gpu | Nic, bridge_a: str, bridge_b: str, m: Map) -> tuple[Hop, ...]:
     """Return the hops across the top of the tree, where the two devices share no bridge."""
     key = (bridge_a, bridge_b, a.cpu_node, b.cpu_node)
-    if key in m.middles:
-        return m.middles[key]
+    found = m.middles.get(key)
+    if found is not None:
+        return found
     same = bridge_a == bridge_b
     name = bridge_a if same else f"{bridge_a}-{bridge_b}"
     out = []
     if m.flat:
         out.append(_unread(HopKind.HYPERVISOR, name, "what the hypervisor hides"))
     out.append(_unread(HopKind.HOST_BRIDGE, name, "host bridge" if same else "host bridges"))
-    if known(a.cpu_node) and known(b.cpu_node) and a.cpu_node != b.cpu_node:
-        out.append(_unread(HopKind.INTER_SOCKET, f"node{a.cpu_node}-node{b.cpu_node}", "between NUMA nodes"))
-    m.middles[key] = tuple(out)
-    return m.middles[key]
+    node_a, node_b = a.cpu_node, b.cpu_node
+    if node_a != node_b and not isinstance(node_a, Missing) and not isinstance(node_b, Missing):
+        out.append(_unread(HopKind.INTER_SOCKET, f"node{node_a}-node{node_b}", "between NUMA nodes"))
+    found = m.middles[key] = tuple(out)
+    return found
 
 
 def _part(device: Gpu | Nic, stop: int, m: Map) -> tuple[Hop, ...]:
@@ -232,19 +238,19 @@ class _Way(msgspec.Struct, frozen=True, gc=False):
     open: bool
 
 
-def _by_pcie(a: Gpu | Nic, b: Gpu | Nic, m: Map) -> _Way:
+def _by_pcie(a: Gpu | Nic, b: Gpu | Nic, end_a: End, end_b: End, m: Map) -> _Way:
     """Return the way between two devices by PCIe, in order from `a`.
 
     A GPU with a link of its own to its CPU leaves by that, unless the two share a PCIe switch.
     """
-    above_a, above_b = m.place(a).above, m.place(b).above
+    above_a, above_b = end_a.place.above, end_b.place.above
     n = common_length(above_a, above_b)
     if n > 0 and not is_host_bridge(above_a[n - 1]):
         middle: tuple[Hop, ...] = ()
         if m.around.guest:
             middle = (_unread(HopKind.HYPERVISOR, above_a[n - 1], "what the hypervisor hides"),)
         return _way((*_part(a, n, m), *middle, *reversed(_part(b, n, m))))
-    up, down = _side(a, m), _side(b, m)
+    up, down = end_a.side or _side(a, end_a, m), end_b.side or _side(b, end_b, m)
     hops = (*up.hops, *_middle(a, b, up.bridge, down.bridge, m), *down.reverse)
     best = up.first
     if best is None or (down.last is not None and down.last[0] < best[0]):
@@ -294,14 +300,15 @@ def _nvlinks_untold(a: Gpu, b: Gpu, m: Map) -> Missing | None:
     return None
 
 
-def _pcie_class(a: Gpu, b: Gpu | Nic, m: Map, ancestor: str | Missing) -> tuple[PathClass | Missing, bool | Missing]:
+def _pcie_class(
+    a: Gpu, b: Gpu | Nic, one: Place, other: Place, m: Map, ancestor: str | Missing
+) -> tuple[PathClass | Missing, bool | Missing]:
     """Return the PCIe class of two devices and whether their way crosses NUMA nodes: the same there and back.
 
     Not so where one is not known: the reason names the devices in their order.
     """
     found = m.classes.get((b.address, a.address, ancestor))
     if found is None:
-        one, other = m.place(a), m.place(b)
         pcie = classes.pcie_class(one, other, m.around, ancestor)
         found = pcie, classes.crosses_nodes(one, other, m.around, pcie)
         if not isinstance(pcie, Missing) and not isinstance(found[1], Missing) and isinstance(b, Gpu):
@@ -326,14 +333,15 @@ def find_path(a: Gpu, b: Gpu | Nic, m: Map) -> Path:
     pair = a.address, b.address
     status = m.statuses.get(pair)
     ancestor = ABSENT if status is None else status.ancestor
-    pcie, crosses = _pcie_class(a, b, m, ancestor)
+    end_a, end_b = m.end(a), m.end(b)
+    pcie, crosses = _pcie_class(a, b, end_a.place, end_b.place, m, ancestor)
     bundle = m.bundles.get(pair)
     untold = _nvlinks_untold(a, b, m) if m.untold and isinstance(b, Gpu) else None
     if bundle is not None and isinstance(b, Gpu):
         way = _by_nvlink(a, b, bundle)
         shown: str | Missing = bundle.class_
     else:
-        way, shown = _by_pcie(a, b, m), pcie
+        way, shown = _by_pcie(a, b, end_a, end_b, m), pcie
     rate = way.gb_s
     if untold is not None:
         shown = rate = untold

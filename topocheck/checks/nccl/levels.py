@@ -17,7 +17,6 @@ from topocheck.checks.shared.settings import (
     version_evidence,
     version_words,
 )
-from topocheck.gpudirect.p2p import sold_without
 from topocheck.model.base import Evidence, Finding, State, Verdict
 from topocheck.topology.types import Path
 
@@ -113,9 +112,7 @@ def p2p_level_default(c: Context) -> Iterator[Finding]:
     held = [
         p.path
         for p in pairs(c)
-        if (p.a.address, p.b.address) in able
-        and p.path.pcie_class in ("PHB", "NODE", "SYS")
-        and not sold_without(p.a, p.b)
+        if (p.a.address, p.b.address) in able and p.path.pcie_class in ("PHB", "NODE", "SYS") and not p.sold_without
     ]
     if not held:
         return

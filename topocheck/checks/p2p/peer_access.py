@@ -18,7 +18,6 @@ from topocheck.checks.shared.p2p_pairs import (
     subject_of,
 )
 from topocheck.checks.sources import PEERS, Needs
-from topocheck.gpudirect.p2p import sold_without
 from topocheck.knowledge.products import p2p_code
 from topocheck.model.base import Evidence, Finding, Missing, Reason, State, known
 from topocheck.model.gpu import NvmlGpu
@@ -128,7 +127,7 @@ def _expected(context: Context, p: GpuPair, code: str) -> tuple[State, str]:
         return State.UNKNOWN, ""
     if code == "DR":
         return unless_lost(context, State.WARN, "mig"), ""
-    if sold_without(p.a, p.b):
+    if p.sold_without:
         return State.NOTE, _PRODUCT
     if context.node.nvml.conf_computing is True:
         return State.NOTE, " (confidential computing is on)"
@@ -168,7 +167,7 @@ def offered_beyond_product(context: Context) -> Iterator[Finding]:
     Does not apply:
         Products sold with peer access over PCIe, and pairs joined by NVLink.
     """
-    found = [p for p in _several(context) if not p.path.nvlinks and sold_without(p.a, p.b)]
+    found = [p for p in _several(context) if not p.path.nvlinks and p.sold_without]
     if not found:
         raise not_applicable("no pair of GPUs that is sold without peer access over PCIe")
     permitted = {p.labels for p in permitted_by_pcie(context)}

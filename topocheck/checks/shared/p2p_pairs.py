@@ -9,6 +9,7 @@ import msgspec
 
 from topocheck.checks.registry import Context, once
 from topocheck.checks.shared.common import given_away, pair, quote
+from topocheck.gpudirect.p2p import sold_without
 from topocheck.gpudirect.types import PciePath, RdmaVerdict
 from topocheck.model.base import Evidence, Missing, Verdict
 from topocheck.model.gpu import P2pStatus, raw_p2p_code
@@ -20,6 +21,7 @@ class GpuPair(msgspec.Struct, frozen=True):
     """Two GPUs, the lower label first, the path between them and NVML's word.
 
     Attributes:
+        sold_without: one of the two is of a product sold without peer access over PCIe.
         by_pcie: no NVLink joins the two and neither reaches its CPU by a chip-to-chip link.
         passed: what their traffic passes by PCIe; None where that is the host's, or it goes another way.
     """
@@ -29,6 +31,7 @@ class GpuPair(msgspec.Struct, frozen=True):
     path: Path
     status: P2pStatus | None
     by_pcie: bool
+    sold_without: bool = False
     passed: PciePath | None = None
 
     @property
@@ -63,6 +66,7 @@ def pairs(context: Context) -> tuple[GpuPair, ...]:
     listed_gpus = [g for g in gpus if g.nvml is not None]
     gpus = listed_gpus or gpus
     coherent = {g.address for g in gpus if joined_to_cpu(g)}
+    without = {g.address for g in gpus if sold_without(g, g)}
     return tuple(
         GpuPair(
             a,
@@ -71,7 +75,8 @@ def pairs(context: Context) -> tuple[GpuPair, ...]:
             statuses.get((a.address, b.address)),
             by_pcie=between.nvlinks == 0
             and between.nvlinks_untold is None
-            and not coherent.intersection((a.address, b.address)),
+            and not (coherent and coherent.intersection((a.address, b.address))),
+            sold_without=bool(without) and (a.address in without or b.address in without),
             passed=v.pcie if (v := verdicts.get((a.address, b.address))) is not None else None,
         )
         for a, b in itertools.combinations(gpus, 2)

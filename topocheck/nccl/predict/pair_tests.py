@@ -7,10 +7,11 @@ import functools
 import msgspec
 
 from topocheck.knowledge.nccl import Version
+from topocheck.knowledge.nccl_rules import word
 from topocheck.model.base import Effect, Evidence, Missing, ReasonStep
 from topocheck.nccl.predict.graph import build_graph
-from topocheck.nccl.predict.paths import NOWHERE, Locals, Path, all_paths, local_cpu
-from topocheck.nccl.predict.types import HostInput
+from topocheck.nccl.predict.paths import NOWHERE, Locals, Path, all_paths, find, local_cpu
+from topocheck.nccl.predict.types import HostInput, Transport
 from topocheck.nccl.rules import versions
 from topocheck.nccl.rules.settings import Settings
 
@@ -63,13 +64,13 @@ class HostView:
         self.graph = build_graph(host.topology, version, gpus)
         nvb = versions.has("nvb", version) and not self.settings.nonzero("NCCL_NVB_DISABLE")
         self.first = all_paths(self.graph, nvb=nvb)
-        self.table = dict(self.first)
+        self.table = {kinds: {i: dict(row) for i, row in rows.items()} for kinds, rows in self.first.items()}
         self.p2p_checks: dict[tuple[int, int], P2p] = {}
         self.changes = 0
         self._gpus = {g.address: i for i, g in reversed(list(enumerate(self.graph.gpus)))}
         self._locals: dict[tuple[str, int, str], Locals] = {}
         self._steps: dict[tuple[str, str], ReasonStep] = {}
-        self._distances: dict[str, tuple[bool, tuple[ReasonStep, ...]]] = {}
+        self._distances: dict[str, P2p] = {}
         self._gdr: dict[tuple[int, int, bool, str, str], Gdr] = {}
         self._refused: dict[int, ReasonStep | None] = {}
         self._near_nic: dict[int, float] = {}
@@ -88,11 +89,15 @@ class HostView:
 
     def path(self, kind1: str, index1: int, kind2: str, index2: int) -> Path:
         """Return a path as it stands now."""
-        return self.table.get((kind1, index1, kind2, index2), NOWHERE)
+        return find(self.table, kind1, index1, kind2, index2)
 
     def put(self, kind1: str, index1: int, kind2: str, index2: int, path: Path) -> None:
         """Change a path."""
-        self.table[kind1, index1, kind2, index2] = path
+        rows = self.table.get((kind1, kind2))
+        if rows is not None and index1 in rows:
+            rows[index1][index2] = path
+        else:
+            self.table.setdefault((kind1, kind2), {})[index1] = {index2: path}
         nearest = self._locals.get((kind1, index1, kind2))
         if nearest is not None and nearest.changed(index2, path):
             self.changes += 1
@@ -107,6 +112,16 @@ class HostView:
         if key not in self._locals:
             self._locals[key] = Locals(self.graph, self.table, kind, index, wanted)
         return self._locals[key].nodes
+
+    @functools.cached_property
+    def gpu_rows(self) -> dict[int, dict[int, Path]]:
+        """The paths between GPUs as they stand now, by both indices; each GPU has one to itself."""
+        return self.table["GPU", "GPU"]
+
+    @functools.cached_property
+    def first_gpu_rows(self) -> dict[int, dict[int, Path]]:
+        """Those as found."""
+        return self.first["GPU", "GPU"]
 
     @functools.cached_property
     def cpus(self) -> tuple[int, ...]:
@@ -124,6 +139,16 @@ class HostView:
         return self.settings.integer("NCCL_P2P_READ_ENABLE", -2)
 
     @functools.cached_property
+    def shm_off(self) -> bool:
+        """Whether NCCL_SHM_DISABLE switches shared memory off."""
+        return self.settings.is_one("NCCL_SHM_DISABLE")
+
+    @functools.cached_property
+    def shm(self) -> Transport:
+        """Shared memory, in the version's words."""
+        return Transport("SHM", word("shm_text", self.version, "SHM"))
+
+    @functools.cached_property
     def nets_compete(self) -> bool:
         """Whether a NIC that is faster than the path between two GPUs of the host takes their traffic."""
         off = self.settings.is_one("NCCL_NET_DISABLE_INTRA")
@@ -131,11 +156,12 @@ class HostView:
 
     def near_nic_gb_s(self, gpu: int) -> float:
         """Return the bandwidth to the best NIC within PXB of a GPU; 0 without one."""
-        if gpu not in self._near_nic:
+        found = self._near_nic.get(gpu)
+        if found is None:
             paths = (self.path("GPU", gpu, "NET", n.index) for n in self.graph.nodes["NET"])
             near = (p.gb_s for p in paths if versions.rank(p.type) <= versions.rank("PXB"))
-            self._near_nic[gpu] = max(near, default=0.0)
-        return self._near_nic[gpu]
+            found = self._near_nic[gpu] = max(near, default=0.0)
+        return found
 
     def _step(self, text: str, effect: Effect) -> ReasonStep:
         """Return a reason without evidence; pairs share those that are equal."""
@@ -171,13 +197,14 @@ class HostView:
 
     def check_p2p(self, i: int, j: int) -> P2p:
         """Test two GPUs of this host: distance, then NVML's status of each hop (ncclTopoCheckP2p)."""
-        path = self.table.get(("GPU", i, "GPU", j), NOWHERE)
+        path = self.gpu_rows[i].get(j, NOWHERE)
         known = self._distances.get(path.type)
         if known is None:
-            known = self._distances[path.type] = self._near_enough(path.type)
-        near, steps = known
-        if not near:
-            return P2p(allowed=False, reasons=steps)
+            near, steps = self._near_enough(path.type)
+            known = self._distances[path.type] = P2p(allowed=near, reasons=steps)
+        if not known.allowed:
+            return known
+        steps = known.reasons
         through = self._relay(path) if path.hops == 2 else None
         if not self._asks_nvml:
             return P2p(allowed=True, through=through, reasons=steps)

@@ -10,7 +10,7 @@ import msgspec
 from topocheck.knowledge.nccl_rules import word
 from topocheck.model.base import small_number
 from topocheck.nccl.predict.pair_tests import HostView
-from topocheck.nccl.predict.paths import Path
+from topocheck.nccl.predict.paths import NOWHERE, Path, find
 from topocheck.nccl.rules import versions
 
 _CHANNELS = 64
@@ -18,23 +18,28 @@ _CHANNELS = 64
 
 def _merge(view: HostView, a: str, b: str) -> str:
     """Return the type of two paths in a row: C2C then PHB is P2C where the version knows it."""
-    if {a, b} == {"C2C", "PHB"} and versions.has("p2c", view.version):
+    if (a, b) in _MAKE_P2C and versions.has("p2c", view.version):
         return "P2C"
-    return versions.worst((a, b))
+    return a if versions.RANK[a] > versions.RANK[b] else b
+
+
+_MAKE_P2C = (("C2C", "PHB"), ("PHB", "C2C"))
 
 
 def _through(view: HostView, start: tuple[str, int], middle: tuple[str, int], end: tuple[str, int]) -> None:
     """Send a path through a node (addInterStep)."""
-    first, second = view.path(*start, *middle), view.path(*middle, *end)
+    first, second = find(view.table, *start, *middle), find(view.table, *middle, *end)
     kind = "PXN" if middle[0] == "GPU" else _merge(view, first.type, second.type)
-    view.put(*start, *end, Path(kind, min(first.gb_s, second.gb_s), (*first.links, *second.links)))
+    view.put(*start, *end, Path.joined(kind, first, second))
 
 
 def net_is_faster(view: HostView, i: int, j: int) -> bool:
     """Tell whether both GPUs reach some NIC within PXB with more bandwidth than each other (ncclTopoCheckNet)."""
     if not view.nets_compete:
         return False
-    return min(view.near_nic_gb_s(i), view.near_nic_gb_s(j)) > view.path("GPU", i, "GPU", j).gb_s
+    if not (one := view.near_nic_gb_s(i)) or not (other := view.near_nic_gb_s(j)):
+        return False
+    return min(one, other) > view.gpu_rows[i].get(j, NOWHERE).gb_s
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -129,7 +134,7 @@ def reroute(view: HostView, containers: dict[int, str] | None = None) -> list[st
                 fatal[check.fatal] = None
             if apart or not check.allowed:
                 _through(view, ("GPU", p), ("CPU", view.cpus[g]), ("GPU", g))
-    shm_off = view.settings.is_one("NCCL_SHM_DISABLE")
+    shm_off = view.shm_off
     for g in gpus if shm_off or marks or view.nets_compete else ():  # else no pair goes by NET
         for p in gpus:
             if p == g:
@@ -158,7 +163,7 @@ def _set_p2c(view: HostView) -> None:
             if _merge(view, to_cpu.type, from_nic.type) != "P2C":
                 continue
             for key in (("GPU", gpu, "NET", net), ("NET", net, "GPU", gpu)):
-                path = view.table[key]
+                path = view.path(*key)
                 if versions.rank(path.type) > versions.rank("P2C"):
                     view.put(*key, Path("P2C", path.gb_s, path.links))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from topocheck.knowledge.nccl import default_in
-from topocheck.knowledge.nccl_rules import word
 from topocheck.model.base import Evidence, Missing, Reason, ReasonStep
 from topocheck.nccl.predict.pair_tests import HostView
 from topocheck.nccl.predict.path_fixups import local_gpu, local_net, net_is_faster, pxn_reach
@@ -54,9 +53,8 @@ def local_pair(view: HostView, a: RankSpec, b: RankSpec, rank_of: dict[int, int]
     if i is None or j is None:
         missing = Missing(Reason.ABSENT, no_gpu(view, a.gpu if i is None else b.gpu))
         return RankPair(from_rank=a.rank, to_rank=b.rank, path="DIS", routed="DIS", gb_s=0.0, transport=missing)
-    ends = "GPU", i, "GPU", j
-    first, routed = view.first.get(ends), view.table.get(ends, NOWHERE)
-    path = first.type if first else routed.type
+    routed = view.gpu_rows[i].get(j, NOWHERE)
+    path = view.first_gpu_rows[i].get(j, routed).type
     why: list[ReasonStep] = [_SAME_HOST]
     apart = a.container != b.container
     check = view.p2p_checks.get((i, j)) or view.check_p2p(i, j)
@@ -80,7 +78,8 @@ def local_pair(view: HostView, a: RankSpec, b: RankSpec, rank_of: dict[int, int]
         path=path,
         routed=routed.type,
         gb_s=routed.gb_s,
-        **_worded(transport if transport is not None else _NET),
+        transport=transport if isinstance(transport, Missing) else (transport or _NET).text,
+        transport_kind=None if isinstance(transport, Missing) else (transport or _NET).kind,
         through=rank_of.get(through) if through is not None else None,
         reasons=tuple(why),
     )
@@ -88,6 +87,7 @@ def local_pair(view: HostView, a: RankSpec, b: RankSpec, rank_of: dict[int, int]
 
 
 _SAME_HOST = ReasonStep("same host", "info")
+_SHARED = ReasonStep("host memory that both processes share", "yes")
 _NET = Transport("NET", "NET")
 _SHARE = "share IPC and /dev/shm between the containers (--ipc=host), with the same NCCL_HOSTID"
 
@@ -149,14 +149,14 @@ def _reads(view: HostView, i: int, j: int) -> bool:
 
 def _shm(view: HostView, i: int, j: int, why: list[ReasonStep], *, apart: bool) -> Transport | None:
     """Return the SHM transport, or None where it is refused."""
-    if view.settings.is_one("NCCL_SHM_DISABLE"):
+    if view.shm_off:
         evidence = view.settings.evidence("NCCL_SHM_DISABLE")
         why.append(ReasonStep("NCCL_SHM_DISABLE=1: no shared memory", "no", evidence, "unset NCCL_SHM_DISABLE"))
         return None
     if apart or net_is_faster(view, i, j):
         return None
-    why.append(ReasonStep("host memory that both processes share", "yes"))
-    return Transport("SHM", word("shm_text", view.version, "SHM"))
+    why.append(_SHARED)
+    return view.shm
 
 
 def _over_net(
