@@ -126,7 +126,7 @@ def _measure(
         from topocheck.checks.bw.run import make_report
         from topocheck.render.progress import Progress
         from topocheck.tests_live import run as live
-        from topocheck.tests_live.launch import rendezvous
+        from topocheck.tests_live.launch import alive, rendezvous
         from topocheck.tests_live.launch import world as launchers
         from topocheck.tests_live.launch.rank_status import RollCall
 
@@ -148,10 +148,11 @@ def _measure(
         if problem:
             common.warn(problem)
             return EXIT_UNKNOWN
-        if world is not None and any(c.backend != "mpi" for c in planned.collectives):
+        if world is not None:
             try:
                 meeting = end.enter_context(rendezvous.join(world, "bw", deadline_s))
                 RollCall(meeting.scoped("start")).wait_for_all(deadline_s)
+                alive.watch(meeting, deadline_s)
             except launchers.LaunchError as e:
                 raise launchers.input_error(e) from None
             rendezvous.warn(meeting)

@@ -101,6 +101,8 @@ def lab(
     with contextlib.ExitStack() as end:
         report, meeting = _run(name, from_, options, (output, curve), end, deadline)
         if meeting is not None and meeting.world.rank:  # rank 0 prints
+            if meeting.life.text:
+                common.warn(meeting.life.text)
             raise typer.Exit(meeting.exit_code(AGREE_S))
         common.emit(_page(report, format_, output, no_color=no_color, width=width), output)
         if curve is not None:
@@ -196,7 +198,7 @@ def _run(
     from topocheck.render.progress import Progress
     from topocheck.tests_live.labs.record import job_record, node_record
     from topocheck.tests_live.labs.run import Runner
-    from topocheck.tests_live.launch import rendezvous
+    from topocheck.tests_live.launch import alive, rendezvous
     from topocheck.tests_live.launch import world as launchers
     from topocheck.tests_live.training import idx
     from topocheck.tests_live.training.job_layout import common_job
@@ -215,6 +217,7 @@ def _run(
             job = _local(gpus, options, name)
         else:
             rendezvous.warn(meeting)
+            alive.watch(meeting, deadline_s)
             job = common_job(meeting, gpus, deadline_s)
         mine = node_record(node, topology, "" if meeting is None else meeting.node, job.cores if not from_ else 0)
         record = job_record(job, mine, meeting, deadline_s)

@@ -114,7 +114,7 @@ def node_pairs(
     """
     import msgspec
 
-    from topocheck.tests_live.launch import rendezvous
+    from topocheck.tests_live.launch import alive, rendezvous
     from topocheck.tests_live.launch import world as launchers
     from topocheck.tests_live.nodes.agent import TRANSPORTS
     from topocheck.tests_live.nodes.coordinator import PairsOptions
@@ -133,6 +133,7 @@ def node_pairs(
             options = msgspec.structs.replace(options, leaves=leaves(fabric, rails=rails))
         with rendezvous.join(world, "network bw", join_s) as meeting:
             rendezvous.warn(meeting)
+            alive.watch(meeting, join_s)
             report = _take_part(meeting, options)
             if report is None:
                 return meeting.exit_code(AGREE_S)

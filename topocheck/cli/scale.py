@@ -103,6 +103,8 @@ def scale(
     with contextlib.ExitStack() as end:
         report, meeting = _run(options, (output, curve), end, deadline)
         if meeting is not None and meeting.world.rank:  # rank 0 prints
+            if meeting.life.text:
+                common.warn(meeting.life.text)
             raise typer.Exit(meeting.exit_code(AGREE_S))
         common.emit(_page(report, format_, output, no_color=no_color, width=width), output)
         if curve is not None:
@@ -231,7 +233,7 @@ def _run(
     import msgspec
 
     from topocheck.render.progress import Progress
-    from topocheck.tests_live.launch import rendezvous
+    from topocheck.tests_live.launch import alive, rendezvous
     from topocheck.tests_live.launch import world as launchers
     from topocheck.tests_live.run import machine_facts, torch_installed
     from topocheck.tests_live.training import run as live
@@ -252,6 +254,7 @@ def _run(
             job = local_job(gpus, options.ranks)
         else:
             rendezvous.warn(meeting)
+            alive.watch(meeting, deadline_s)
             job = common_job(meeting, gpus, deadline_s)
         progress = Progress(enabled=first)
         with contextlib.closing(progress):

@@ -10,7 +10,7 @@ from topocheck.model.units import size_text, time_text
 from topocheck.render.markdown import MarkdownPage
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import csv_text, json_text
-from topocheck.render.words import plural
+from topocheck.render.words import not_measured_lines, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,14 +140,30 @@ def paint(report: LabReport, page: Page) -> None:
         page.blank()
         for note in table.notes:
             page.text(note, hang=2, style="dim")
+    _columns(page, report.tables)
     if report.not_measured:
         page.heading("Not measured")
-        for line in not_measured_lines(report):
+        for line in not_measured_lines(report.not_measured):
             page.text(line, hang=2, style="magenta")
     page.blank()
     for text in (report.reading, report.method, *report.notes, report.source and f"Source: {report.source}"):
         if text:
             page.text(text, style="dim")
+
+
+def _columns(page: Page, tables: Sequence[LabTable]) -> None:
+    """Add what the columns that have values hold; one that several tables share is explained once."""
+    said: dict[str, list[str]] = {}
+    for table in tables:
+        for i, column in enumerate(table.spec.columns):
+            if column.about and column.title != "from" and any(r.values[i] is not None for r in table.rows):
+                about = said.setdefault(_head(column), [])
+                about += [column.about] if column.about not in about else []
+    if said:
+        page.heading("Columns")
+    wide = max(map(len, said), default=0) + 3
+    for title, about in said.items():
+        page.pair(title, "; ".join(about), column=wide)
 
 
 def _with_intervals(
@@ -241,17 +257,6 @@ def lab_csv(report: LabReport) -> str:
         names = ("table", *(c.key for c in table.spec.columns), "reason")
         parts.append(csv_text(names, ((table.spec.name, *r.values, r.reason) for r in table.rows)))
     return "\n".join(parts)
-
-
-def not_measured_lines(report: LabReport) -> list[str]:
-    """Return a line for each reason, with the rows that have it."""
-    rows: dict[str, list[str]] = {}
-    for m in report.not_measured:
-        rows.setdefault(m.reason + (f" ({m.next_step})" if m.next_step else ""), []).append(m.id)
-    return [
-        f"{ids[0]}: {why}" if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more rows: {why}"
-        for why, ids in rows.items()
-    ]
 
 
 def list_text(labs: Sequence[Lab], style: Style) -> str:

@@ -8,7 +8,7 @@ from topocheck.model.measurement import HOOK_NAMES
 from topocheck.model.units import size_text, time_text
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import csv_text, json_text, markdown_item, markdown_row
-from topocheck.render.words import plural
+from topocheck.render.words import not_measured_lines, plural
 
 if TYPE_CHECKING:
     from topocheck.tests_live.training.report_types import BucketSweep, ScalePoint, ScaleReport, TrainingRow
@@ -78,8 +78,8 @@ def paint(report: ScaleReport, page: Page) -> None:
             page.text(line, hang=2)
     if report.not_measured:
         page.heading("Not measured")
-        for m in report.not_measured:
-            page.text(f"{m.id}: {m.reason}" + (f" ({m.next_step})" if m.next_step else ""), hang=2, style="magenta")
+        for line in not_measured_lines(report.not_measured):
+            page.text(line, hang=2, style="magenta")
     page.blank()
     page.text(report.method, style="dim")
 

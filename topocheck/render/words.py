@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from topocheck.model.base import Evidence, Missing, State, Verdict
 
 if TYPE_CHECKING:
+    from topocheck.model.measurement import NotMeasured
     from topocheck.topology.types import Topology
 
 STATE_MARKS = {
@@ -107,3 +108,14 @@ def follows(one: str, other: str) -> bool:
     """Tell whether the last number of a label is one more than that of another label, and all else the same."""
     a, b = (re.fullmatch(r"(.*?)([0-9]{1,9})([^0-9]*)", x, re.DOTALL) for x in (one, other))
     return a is not None and b is not None and (a[1], a[3], int(a[2]) + 1) == (b[1], b[3], int(b[2]))
+
+
+def not_measured_lines(rows: Iterable[NotMeasured]) -> list[str]:
+    """Return a line for each reason, with the rows that have it."""
+    ids_of: dict[str, list[str]] = {}
+    for m in rows:
+        ids_of.setdefault(m.reason + (f" ({m.next_step})" if m.next_step else ""), []).append(m.id)
+    return [
+        f"{ids[0]}: {why}" if len(ids) == 1 else f"{ids[0]} and {plural(len(ids) - 1, 'more row')}: {why}"
+        for why, ids in ids_of.items()
+    ]

@@ -20,7 +20,7 @@ from topocheck.model.version import __version__
 from topocheck.process.child import PIDS, Child
 from topocheck.tests_live.copies.supervisor import run_group
 from topocheck.tests_live.disturbance import Watch, device_states, disturbance, disturbed
-from topocheck.tests_live.launch.ranks import QUIET_S, run_collectives
+from topocheck.tests_live.launch.ranks import QUIET_S, life_of, run_collectives
 from topocheck.tests_live.launch.rendezvous import Rendezvous
 from topocheck.tests_live.launch.world import World
 from topocheck.topology.types import Topology
@@ -215,7 +215,9 @@ class Runner:
     def _mpi(self, rows: tuple[CollectiveRow, ...]) -> None:
         from topocheck.tests_live.collectives.mpi import run_mpi
 
-        for result in run_mpi(rows, world=self.world, software=self.software, begun=self._begun):
+        for result in run_mpi(
+            rows, world=self.world, software=self.software, begun=self._begun, life=life_of(self.meeting)
+        ):
             if isinstance(result, Measurement):
                 self.measured.append(result)
             else:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.render.test_lab import REPORT
 from topocheck.model.measurement import Measurement, NotMeasured
-from topocheck.render.lab import not_measured_lines
+from topocheck.render.words import not_measured_lines
 from topocheck.tests_live.labs.bench import Told
 from topocheck.tests_live.labs.plans.common import LabOptions, Rows
 from topocheck.tests_live.labs.rank import measurement
@@ -38,4 +38,4 @@ def test_rows_of_one_reason_are_one_line() -> None:
     missing = [NotMeasured(id=f"r{i}", reason="interrupted", required=True) for i in range(3)]
     missing.append(NotMeasured(id="x", reason="hung", required=True, next_step="look at the log"))
     report = msgspec.structs.replace(REPORT, not_measured=tuple(missing))
-    assert not_measured_lines(report) == ["r0 and 2 more rows: interrupted", "x: hung (look at the log)"]
+    assert not_measured_lines(report.not_measured) == ["r0 and 2 more rows: interrupted", "x: hung (look at the log)"]

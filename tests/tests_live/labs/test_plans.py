@@ -147,7 +147,7 @@ def test_speed_up_by_hand() -> None:
     assert row["speed_up"] == pytest.approx(1.0)
     # 3 x (2 x 128^2 + 2 x 128) + 128^2 + 128 numbers of four bytes.
     assert row["size_b"] == 462_336
-    assert row["bound"] == pytest.approx(2 * 1000 / 1472.336)
+    assert row["no_overlap"] == pytest.approx(2 * 1000 / 1472.336)
 
 
 def test_the_link_is_fitted_to_the_fastest_samples() -> None:

@@ -17,7 +17,7 @@ from topocheck.render.words import plural
 if TYPE_CHECKING:
     from topocheck.model.lab import Column
 
-_CALCULATED = ("predicted", "predicted_us", "formula", "formula_us", "bound")
+_CALCULATED = ("predicted", "predicted_us", "formula", "formula_us", "no_overlap")
 """Columns that are worked out and not measured."""
 _SHOWN_IN = {"us": (1.0, "us"), "share": (100.0, "%")}
 """Unit of a column -> factor and unit on the axis."""

@@ -15,6 +15,7 @@ from topocheck.bandwidth.stats import is_stable, median, spread
 from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.process.programs import find_program, where
 from topocheck.tests_live.launch.job import Events
+from topocheck.tests_live.launch.pulse import Life
 from topocheck.tests_live.launch.ranks import run_collectives
 from topocheck.tests_live.launch.world import World
 
@@ -29,6 +30,7 @@ def run_mpi(
     software: dict[str, str] | None = None,
     begun: set[str] | None = None,
     quiet_s: float = 60.0,
+    life: Life | None = None,
 ) -> Iterator[Measurement | NotMeasured]:
     """Run sweeps over MPI and yield what comes of them."""
     if why := mpi_problem(world):
@@ -36,7 +38,7 @@ def run_mpi(
         return
 
     start = mpirun_command(max(r.ranks for r in rows)) if world is None else []
-    yield from run_collectives(rows, software=software, begun=begun, quiet_s=quiet_s, join_s=60.0, mpi=start)
+    yield from run_collectives(rows, software=software, begun=begun, quiet_s=quiet_s, join_s=60.0, mpi=start, life=life)
 
 
 def mpi_problem(world: World | None) -> str:

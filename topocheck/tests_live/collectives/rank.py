@@ -60,9 +60,9 @@ class Rank:
             store = torch.distributed.FileStore(self.job.store, self.size)
         else:
             self.events.at("", "meeting of all ranks")
-            self.meeting = rejoin(self.job.world, self.job.ticket, self.job.timeout_s)
+            self.meeting = rejoin(self.job.world, self.job.ticket, self.job.meet_s)
             self.roll = RollCall(self.meeting.scoped(self.job.scope))
-            self.roll.wait_for_all(self.job.timeout_s)
+            self.roll.wait_for_all(self.job.meet_s)
             store = torch_store(torch, self.meeting.scoped(f"{self.job.scope}/torch"), self.job.timeout_s)
         self.events.at("", "init_process_group")
         torch.distributed.init_process_group("gloo", timeout=limit, store=store, rank=self.rank, world_size=self.size)

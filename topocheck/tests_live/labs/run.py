@@ -27,7 +27,7 @@ from topocheck.tests_live.labs.plans import (
 from topocheck.tests_live.labs.plans.common import Filled, LabOptions, Results, Rows
 from topocheck.tests_live.launch.job import RankJob
 from topocheck.tests_live.launch.loopback import LOOPBACK_STEP, loopback_problem
-from topocheck.tests_live.launch.ranks import Ranks, environment, placed
+from topocheck.tests_live.launch.ranks import Ranks, call_limit_s, environment, life_of, placed
 from topocheck.tests_live.launch.rendezvous import Rendezvous
 from topocheck.tests_live.launch.words import InvalidWordError, read
 from topocheck.tests_live.launch.world import LaunchError, RankLostError
@@ -130,7 +130,8 @@ class Runner:
         why = from_first(self.meeting, "gdr", {"why": mine}).get("why", mine)
         settings = gdr.SETTINGS if "nccl" in (self.options.backends or ("nccl",)) else {}
         more: list[Outcome] = []
-        if not why and not self.interrupted:
+        gone = self.meeting is not None and self.meeting.life.text
+        if not why and not self.interrupted and not gone:
             for setting, variables in settings.items():
                 some = gdr.rows_of(rows.train, setting)
                 gpus = self.job.gpus
@@ -188,10 +189,16 @@ class Runner:
                 yield NotMeasured(id=r.id, reason=blocked, required=True, next_step=LOOPBACK_STEP)
             return
         local = max(max(r.who) for r in rows.lab) + 1 if self.meeting is None else 0
-        job = RankJob(lab=rows.lab, local_ranks=local, local_gpus=gpus, timeout_s=QUIET_S - 10)
-        yield from heard_from(
-            Ranks(rows.lab, placed(job, self.meeting, "lab"), environment(self.meeting), self._heard), self.software
+        job = RankJob(
+            lab=rows.lab,
+            local_ranks=local,
+            local_gpus=gpus,
+            timeout_s=call_limit_s(self.meeting, QUIET_S - 10),
+            meet_s=QUIET_S - 10,
         )
+        life, env = life_of(self.meeting), environment(self.meeting)
+        ranks = Ranks(rows.lab, placed(job, self.meeting, "lab"), env, self._heard, life=life)
+        yield from heard_from(ranks, self.software)
 
     def _by_mpi(self, rows: Rows) -> Iterator[Outcome]:
         """Run everything in one process a rank: a rank of mpirun can begin MPI only once."""
@@ -200,9 +207,9 @@ class Runner:
             train=rows.train, lab=rows.lab, local_ranks=size if self.meeting is None else 0, timeout_s=QUIET_S - 10
         )
         start = mpirun_command(size) if self.meeting is None else []
-        yield from heard_from(
-            Ranks((*rows.train, *rows.lab), job, environment(None), self._heard, start), self.software
-        )
+        life = life_of(self.meeting)
+        ranks = Ranks((*rows.train, *rows.lab), job, environment(None), self._heard, start, life)
+        yield from heard_from(ranks, self.software)
 
 
 def from_first(meeting: Rendezvous | None, key: str, mine: dict[str, str]) -> dict[str, str]:

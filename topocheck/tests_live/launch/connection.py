@@ -24,8 +24,9 @@ AGAIN_S = 0.1
 """Pause before rank 0 is called again."""
 STRANGER_S = 10.0
 """Seconds after which no rank 0 is waited for where others hold every port at which it could listen."""
-LOST_S = 30.0
-"""Seconds beyond the time that a request may wait, after which rank 0 is taken for gone."""
+LOST_S, LEAST_LOST_S = 30.0, 10.0
+"""Seconds beyond the time that a request may wait, after which rank 0 is taken for gone: those of the deadline, within
+these two."""
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,13 +76,13 @@ def find(ticket: Ticket, limit_s: float) -> tuple[Connection, Ticket]:
     Raises:
         LaunchError: it did not within `limit_s` seconds, or it refuses this rank; says why.
     """
-    begun = monotonic()
+    begun, lost_s = monotonic(), min(LOST_S, max(LEAST_LOST_S, limit_s))
     strangers: dict[tuple[str, int], str] = {}
     why = "no answer"
     while True:
         for at in [(a, p) for a in ticket.addresses for p in ticket.ports]:
             try:
-                return _connect(ticket, *at, begun + limit_s)
+                return _connect(ticket, *at, begun + limit_s, lost_s)
             except NotOursError as e:
                 strangers[at] = str(e)
             except FrameError as e:
@@ -100,7 +101,7 @@ def find(ticket: Ticket, limit_s: float) -> tuple[Connection, Ticket]:
         sleep(min(AGAIN_S, max(0.0, begun + limit_s - monotonic())))
 
 
-def _connect(ticket: Ticket, address: str, port: int, end: float) -> tuple[Connection, Ticket]:
+def _connect(ticket: Ticket, address: str, port: int, end: float, lost_s: float) -> tuple[Connection, Ticket]:
     step = max(0.1, min(STEP_S, end - monotonic()))
     connection = socket.create_connection((address, port), timeout=step)
     try:
@@ -112,7 +113,7 @@ def _connect(ticket: Ticket, address: str, port: int, end: float) -> tuple[Conne
         raise
     secret = msgspec.structs.replace(ticket.secret, key=key)
     found = msgspec.structs.replace(ticket, addresses=(address,), ports=(port,), secret=secret)
-    return Connection(connection, seal, splitter, ticket.hello.rank, found.where), found
+    return Connection(connection, seal, splitter, ticket.hello.rank, found.where, lost_s), found
 
 
 class _Steps:
@@ -206,9 +207,11 @@ def _method(name: str) -> str:
 class Connection:
     """Requests and their answers; any number of threads may ask at one time."""
 
-    def __init__(self, connection: socket.socket, seal: Seal, splitter: Splitter, rank: int, where: str) -> None:
+    def __init__(
+        self, connection: socket.socket, seal: Seal, splitter: Splitter, rank: int, where: str, lost_s: float = LOST_S
+    ) -> None:
         self._connection, self._seal, self._splitter = connection, seal, splitter
-        self.rank, self.where = rank, where
+        self.rank, self.where, self._lost_s = rank, where, lost_s
         splitter.limit = frames.FRAME_LIMIT
         self.own_address = str(connection.getsockname()[0])
         self._lock = threading.Lock()
@@ -233,13 +236,19 @@ class Connection:
                     self._connection.sendall(self._seal.close(frames.encode(make(number))))
             except OSError as e:
                 self._lost = e.strerror or "connection lost"
-        if self._lost or not answered.wait(wait_s + LOST_S) or number not in self._answers:
+        if self._lost or not answered.wait(wait_s + self._lost_s) or number not in self._answers:
             self._asked.pop(number, None)
             raise RankLostError(f"rank {self.rank}: lost rank 0 at {self.where} ({self._lost or 'it does not answer'})")
         reply = self._answers.pop(number)
         if isinstance(reply, frames.Failed):
             raise LaunchError(f"rank {self.rank}: rank 0 at {self.where}: {reply.why}")
         return reply
+
+    def give_up(self, why: str) -> None:
+        """Answer no request any more, nor those that wait."""
+        self._lost = self._lost or why
+        for answered in list(self._asked.values()):
+            answered.set()
 
     def close(self) -> None:
         """End the connection."""

@@ -31,6 +31,7 @@ class RankJob(msgspec.Struct, frozen=True, kw_only=True):
         local_gpus: address of the GPU of each local rank; empty where no GPU takes part.
         local_cpus: kernel list of CPUs for each local rank; empty texts where nothing is known.
         timeout_s: after which a collective that does not come back is given up by torch itself.
+        meet_s: how long ranks of a launcher wait for each other once they have torch.
         world: the place of this rank among those of a launcher; None where all ranks are started and heard here.
         ticket: by which it meets the others.
         scope: names this set of ranks there, of those that follow each other.
@@ -45,6 +46,7 @@ class RankJob(msgspec.Struct, frozen=True, kw_only=True):
     local_gpus: tuple[str, ...] = ()
     local_cpus: tuple[str, ...] = ()
     timeout_s: float = 60.0
+    meet_s: float = 60.0
     world: World | None = None
     ticket: Ticket | None = None
     scope: str = ""

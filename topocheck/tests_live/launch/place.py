@@ -14,12 +14,14 @@ import selectors
 import socket
 import threading
 from collections import Counter
+from collections.abc import Collection
 from time import monotonic, sleep
 
 from topocheck.tests_live.launch import frames, munge
 from topocheck.tests_live.launch.connection import keep_alive
 from topocheck.tests_live.launch.frames import FrameError, Handshake, Seal, Splitter, digest
 from topocheck.tests_live.launch.keys import Answers, Keys
+from topocheck.tests_live.launch.pulse import ALIVE, Pulse
 from topocheck.tests_live.launch.refusals import Side, mismatch, refusal_text
 from topocheck.tests_live.launch.secret import Secret
 
@@ -47,7 +49,9 @@ class _Caller:
 
 
 class Place:
-    """Rank 0's side. `refused` has, by rank, why somebody who called itself that was not taken.
+    """Rank 0's side.
+
+    `refused` has, by rank, why somebody who called itself that was not taken; `pulse`, which ranks are still there.
 
     Args:
         sockets: that listen.
@@ -59,6 +63,7 @@ class Place:
         self.side, self.method = side, secret.method
         self.key = os.urandom(32) if secret.method == "munge" else secret.key
         self.refused: dict[int, str] = {}
+        self.pulse = Pulse()
         self._sockets = sockets
         self._keys = Keys()
         self._instances: dict[int, tuple[bytes, str]] = {}
@@ -77,9 +82,10 @@ class Place:
         """Return the node of a rank that has come, else the empty text."""
         return self._instances.get(rank, (b"", ""))[1]
 
-    def others(self) -> int:
-        """Return how many connections other ranks have now."""
-        return sum(1 for c in list(self._callers) if c not in self._strangers and c.hello and c.hello.rank)
+    def others(self, but: Collection[int] = ()) -> int:
+        """Return how many connections other ranks have now, those in `but` left out."""
+        here = [c.hello.rank for c in list(self._callers) if c not in self._strangers and c.hello]
+        return sum(1 for rank in here if rank and rank not in but)
 
     def close(self) -> None:
         """End the thread and all connections; a second call does nothing."""
@@ -148,6 +154,7 @@ class Place:
             self._selector.unregister(caller.connection)
             caller.connection.close()
             self._keys.forget(caller)
+            self.pulse.left(caller)
 
     def _caller(self, caller: _Caller, events: int) -> None:
         """Take what came from a caller, and send what it has not taken yet."""
@@ -262,7 +269,10 @@ class Place:
 
     def _request(self, caller: _Caller, asked: frames.Request) -> None:
         assert caller.hello is not None
-        self._answer(self._keys.take(caller, caller.hello.rank, asked))
+        rank = caller.hello.rank
+        if isinstance(asked, frames.Put) and asked.key == f"{ALIVE}{rank}":
+            self.pulse.beat(rank, caller, asked.value, monotonic())
+        self._answer(self._keys.take(caller, rank, asked))
 
     def _answer(self, answers: Answers) -> None:
         for caller, reply in answers:

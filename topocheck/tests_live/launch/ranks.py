@@ -19,9 +19,10 @@ from topocheck.process.child import PIDS, Child
 from topocheck.process.python import python_argv
 from topocheck.tests_live.launch import secret
 from topocheck.tests_live.launch.address import is_loopback
-from topocheck.tests_live.launch.failures import RankState, failure_text, hang_text
+from topocheck.tests_live.launch.failures import SILENT_STEP, RankState, failure_text, hang_text
 from topocheck.tests_live.launch.job import RankJob
 from topocheck.tests_live.launch.loopback import LOOPBACK_STEP, loopback_problem
+from topocheck.tests_live.launch.pulse import Life
 from topocheck.tests_live.launch.rendezvous import Rendezvous
 from topocheck.tests_live.launch.shared_memory import SHM_STEP, shared_memory_problem
 
@@ -29,6 +30,7 @@ QUIET_S = 75.0
 """Seconds without any word from any rank until the ranks are taken for hung; torch's own limit is 60."""
 JOIN_S = 180.0
 """The same while ranks import torch and meet: on a cold file system that takes minutes."""
+LEAST_CALL_S = 30.0
 RANK_MODULE = "topocheck.tests_live.rank_child"
 Heard = Callable[[str, str], None]
 """Told (`at` | `measured` | `failed`, words) as it happens."""
@@ -51,12 +53,20 @@ class Ranks:
         env: their environment.
         heard: told what happens.
         mpi: for ranks of MPI, the command that starts them; empty where a launcher started this process as one.
+        life: of a launcher's ranks, which are lost.
     """
 
     def __init__(
-        self, rows: Sequence[Named], job: RankJob, env: dict[str, str], heard: Heard, mpi: list[str] | None = None
+        self,
+        rows: Sequence[Named],
+        job: RankJob,
+        env: dict[str, str],
+        heard: Heard,
+        mpi: list[str] | None = None,
+        life: Life | None = None,
     ) -> None:
         self.rows, self.heard = rows, heard
+        self.life = life or Life()
         self.expected = job.local_ranks
         self.states: dict[int, RankState] = {}
         self.settled: set[str] = set()
@@ -72,6 +82,7 @@ class Ranks:
         told.write_bytes(msgspec.json.encode(msgspec.structs.replace(job, **places)))
         argv = python_argv(RANK_MODULE, str(told), "{fd}" if mpi is None else "mpi")
         self.process = Child([*(mpi or ()), *argv], env)
+        self.life.child = self.process.pid
 
     def words(self) -> Iterator[dict[str, Any]]:
         """Yield what the ranks said since the last call."""
@@ -93,6 +104,7 @@ class Ranks:
 
     def close(self) -> None:
         """End every process and remove the socket."""
+        self.life.child = 0
         self.process.end()
         self._socket.close()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -112,6 +124,7 @@ def run_collectives(
     join_s: float = JOIN_S,
     torch_limit_s: float | None = None,
     mpi: list[str] | None = None,
+    life: Life | None = None,
 ) -> Iterator[Measurement | NotMeasured]:
     """Run sweeps and yield what comes of them; a rank of a launcher other than rank 0 yields only failures.
 
@@ -128,6 +141,7 @@ def run_collectives(
         join_s: the same before the ranks have met.
         torch_limit_s: seconds after which torch itself gives a call up; a little less than `quiet_s` where None.
         mpi: for ranks of MPI, the command that starts them; empty where a launcher started this process as one.
+        life: of a launcher's ranks of MPI, which are lost.
     """
     if not rows:
         return
@@ -143,9 +157,10 @@ def run_collectives(
         local_ranks=max(r.ranks for r in rows) if meeting is None and mpi != [] else 0,
         local_gpus=local_gpus,
         local_cpus=local_cpus,
-        timeout_s=torch_limit_s or quiet_s - 5,
+        timeout_s=call_limit_s(meeting, torch_limit_s or quiet_s - 5),
+        meet_s=torch_limit_s or quiet_s - 5,
     )
-    ranks = Ranks(rows, placed(job, meeting, scope), environment(meeting), heard, mpi)
+    ranks = Ranks(rows, placed(job, meeting, scope), environment(meeting), heard, mpi, life or life_of(meeting))
     if begun is not None:
         ranks.settled = begun
     try:
@@ -154,6 +169,20 @@ def run_collectives(
             software.update(ranks.software)
     finally:
         ranks.close()
+
+
+def call_limit_s(meeting: Rendezvous | None, most: float) -> float:
+    """Return after how many seconds torch gives up a call that does not come back.
+
+    A launcher's ranks wait for each other no longer than --deadline, but at least LEAST_CALL_S: a step may take that.
+    """
+    deadline_s = meeting.life.limit_s if meeting is not None else 0.0
+    return min(most, max(LEAST_CALL_S, deadline_s)) if deadline_s else most
+
+
+def life_of(meeting: Rendezvous | None) -> Life | None:
+    """Return what is known of a launcher's ranks, where there is one."""
+    return None if meeting is None else meeting.life
 
 
 def placed(job: RankJob, meeting: Rendezvous | None, scope: str) -> RankJob:
@@ -219,6 +248,10 @@ def listen(ranks: Ranks, quiet_s: float, join_s: float) -> Iterator[Measurement 
         if ended is not None:
             break
         ended = ranks.launcher_word()
+        if ended is None and (lost := ranks.life.text):
+            ranks.heard("failed", lost)
+            yield from _unsettled(ranks, lost, SILENT_STEP)
+            return
         limit = quiet_s if met else join_s
         if ended is None and monotonic() - last > limit:
             reason = hang_text(ranks.states, limit, ranks.expected)

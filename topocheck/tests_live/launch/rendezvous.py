@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from types import TracebackType
 from typing import cast
@@ -20,6 +20,7 @@ from topocheck.tests_live.launch.address import is_loopback, listen, resolve
 from topocheck.tests_live.launch.connection import Connection, Ticket, find
 from topocheck.tests_live.launch.frames import derived
 from topocheck.tests_live.launch.place import Place
+from topocheck.tests_live.launch.pulse import Life
 from topocheck.tests_live.launch.refusals import Side
 from topocheck.tests_live.launch.secret import HOW, find_secret, shared
 from topocheck.tests_live.launch.words import plain, ranks_text
@@ -42,6 +43,7 @@ class Rendezvous:
         world: this process's place among the ranks.
         ticket: by which other processes of this rank join too.
         own_address: this node's address on the network by which it reaches rank 0.
+        life: which ranks were lost since alive.watch.
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class Rendezvous:
     ) -> None:
         self.world, self.ticket, self._connection, self._place, self._prefix = world, ticket, connection, place, prefix
         self.where, self.own_address = connection.where, connection.own_address
+        self.life = Life()
+        self._at_close: list[Callable[[], None]] = []
 
     @property
     def node(self) -> str:
@@ -67,7 +71,9 @@ class Rendezvous:
 
     def scoped(self, prefix: str) -> Rendezvous:
         """Return the same store with all keys below a prefix."""
-        return Rendezvous(self.world, self.ticket, self._connection, self._place, f"{self._prefix}{prefix}/")
+        below = Rendezvous(self.world, self.ticket, self._connection, self._place, f"{self._prefix}{prefix}/")
+        below.life = self.life
+        return below
 
     def key_of(self, *purpose: str) -> bytes:
         """Return a key of the job for a purpose, the same on all ranks."""
@@ -135,6 +141,23 @@ class Rendezvous:
         """Return on rank 0 why somebody who called itself that rank was not taken; empty where nobody was refused."""
         return self._place.refused.get(rank, "") if self._place is not None else ""
 
+    def lost_ranks(self, limit_s: float) -> dict[int, str]:
+        """Return on rank 0 which ranks ended or gave no sign of life for `limit_s` seconds, and which of the two."""
+        return self._place.pulse.lost(limit_s, monotonic()) if self._place is not None else {}
+
+    def begin_anew(self) -> None:
+        """Take no rank for lost on rank 0 for what it did not hear while it was stopped itself."""
+        if self._place is not None:
+            self._place.pulse.begin_anew(monotonic())
+
+    def give_up(self, why: str) -> None:
+        """Let everybody who waits for rank 0 know that it is gone."""
+        self._connection.give_up(why)
+
+    def at_close(self, work: Callable[[], None]) -> None:
+        """Have something done before this rank leaves."""
+        self._at_close.append(work)
+
     def node_of(self, rank: int) -> str:
         """Return the node of a rank that has come, as it said itself; the empty text of one that has not."""
         if self._place is not None:
@@ -190,10 +213,13 @@ class Rendezvous:
         return 3 if code is None else code
 
     def close(self, leave_s: float = LEAVE_S) -> None:
-        """Leave. Rank 0 waits a while until the others have left, since what they still read ends with it."""
+        """Leave. Rank 0 waits a while for the others, but those that are lost, since what they read ends with it."""
+        for work in self._at_close:
+            work()
+        self._at_close.clear()
         if self._place is not None:
             end = monotonic() + leave_s
-            while self._place.others() and monotonic() < end:
+            while self._place.others(self.life.lost) and monotonic() < end:
                 sleep(POLL_S)
         self._connection.close()
         if self._place is not None:

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from time import monotonic, sleep
+from typing import Any
 
 import msgspec
 
@@ -20,12 +21,15 @@ from topocheck.tests_live.launch import secret
 from topocheck.tests_live.launch.frames import digest
 from topocheck.tests_live.launch.rendezvous import UNAUTHENTICATED, Rendezvous
 from topocheck.tests_live.launch.words import InvalidWordError, plain, read
+from topocheck.tests_live.launch.world import RankLostError
 from topocheck.tests_live.nodes import perftest
 from topocheck.tests_live.nodes.load import Load
 from topocheck.tests_live.nodes.tcp import STALL_S, STREAMS, Listener, call, exchange
 from topocheck.tests_live.nodes.torch_pair import PairJob
 
 FIRST_WAIT_S = 120.0
+LOOK_S = 1.0
+"""How often is looked whether the other node of a pair is lost."""
 PERFTEST_S = 30.0
 OUTPUT_LIMIT = 1 << 20
 """Bytes that a program of perftest may write; it writes some kilobytes."""
@@ -164,9 +168,11 @@ class Agent:
         child = Child(python_argv("topocheck.tests_live.nodes.torch_pair", "{fd}"), self._environment(task))
         try:
             child.send_line(msgspec.json.encode(job))
-            event = child.next_event(monotonic() + limit)
+            event = self._answer(child, task, monotonic() + limit)
         except TimeoutError:
             return Half(task=task.id, error=f"did not come back within {limit:.0f} s")
+        except RankLostError as e:
+            return Half(task=task.id, error=str(e))
         finally:
             child.end(0.5)
         if event is None:
@@ -174,6 +180,27 @@ class Agent:
         if event["event"] == "failed":
             return Half(task=task.id, error=str(event["reason"]))
         return msgspec.convert({"task": task.id} | event["half"], Half)
+
+    def _answer(self, child: Child, task: Task, end: float) -> dict[str, Any] | None:
+        """Return what the process of a pair says.
+
+        Raises:
+            TimeoutError: it said nothing before `end`.
+            RankLostError: the other node is lost.
+        """
+        other = self.nodes[task.b if task.a == self.me.node else task.a].rank
+        self.meeting.life.child = child.pid
+        try:
+            while True:
+                try:
+                    return child.next_event(min(end, monotonic() + LOOK_S))
+                except TimeoutError:
+                    if why := self.meeting.life.lost.get(other):
+                        raise RankLostError(why) from None
+                    if monotonic() >= end:
+                        raise
+        finally:
+            self.meeting.life.child = 0
 
     def _environment(self, task: Task) -> dict[str, str]:
         env = dict(os.environ) | TRANSPORTS[task.transport] | {"OMP_NUM_THREADS": "1", "NCCL_HOSTID": self.me.node}

@@ -41,6 +41,8 @@ METHOD = (
 )
 TORCH_LIMIT_S = 75.0
 PERFTEST_LIMIT_S = 90.0
+LOOK_S = 1.0
+"""How often is looked which nodes are lost while the others are waited for."""
 MAX_UPLINKS = 256
 """Uplinks of a leaf that the report keeps."""
 Tell = Callable[[str], None]
@@ -284,11 +286,12 @@ class _Coordinator:
         halves: dict[tuple[str, str], Half] = {}
         here = [n for n in self.nodes if n not in self.unresponsive]
         prefix = f"half/{self.number}/"
-        late = set(self.meeting.missing([prefix + n for n in here], limit))
+        late = self._late(prefix, here, limit)
         for node in here:
-            if prefix + node in late:
+            if node in late:
                 what = ", ".join(f"{t.a} - {t.b}" for t in tasks if node in (t.a, t.b))
-                self._lose(node, f"answered nothing in round {self.number} ({what}) within {limit:.0f} s")
+                why = self._lost(node) or f"answered nothing within {limit:.0f} s"
+                self._lose(node, f"{why}, in round {self.number} ({what})")
                 continue
             try:
                 said = read(self.meeting.get(prefix + node) or b"", tuple[Half, ...], node)
@@ -299,6 +302,20 @@ class _Coordinator:
                 halves[node, h.task] = msgspec.structs.replace(h, error=plain(h.error))
         self.pairs += [_join(t, halves.get((t.a, t.id)), halves.get((t.b, t.id)), self.unresponsive) for t in tasks]
         self.number += 1
+
+    def _late(self, prefix: str, nodes: Sequence[str], limit_s: float) -> set[str]:
+        """Return which nodes have not answered after `limit_s` seconds, or are lost before that."""
+        end, late = monotonic() + limit_s, set(nodes)
+        while True:
+            left = max(0.0, end - monotonic())
+            found = self.meeting.missing([prefix + n for n in sorted(late)], min(LOOK_S, left))
+            late = {k.removeprefix(prefix) for k in found}
+            if not left or all(map(self._lost, late)):
+                return late
+
+    def _lost(self, node: str) -> str:
+        """Return why a node's rank is taken for lost; empty where it is there."""
+        return self.meeting.life.lost.get(self.nodes[node].rank, "")
 
     def _lose(self, node: str, why: str) -> None:
         self.unresponsive[node] = why

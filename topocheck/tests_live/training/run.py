@@ -13,11 +13,10 @@ from topocheck.model.measurement import Measurement, NotMeasured
 from topocheck.tests_live.collectives.mpi import mpi_problem, mpirun_command
 from topocheck.tests_live.launch.job import RankJob
 from topocheck.tests_live.launch.loopback import LOOPBACK_STEP, loopback_problem
-from topocheck.tests_live.launch.ranks import Ranks, environment, listen, placed
+from topocheck.tests_live.launch.ranks import Ranks, call_limit_s, environment, life_of, listen, placed
 from topocheck.tests_live.launch.ranks import run_collectives as collectives
 from topocheck.tests_live.launch.rendezvous import Rendezvous
 from topocheck.tests_live.launch.training_job import TrainRow
-from topocheck.tests_live.launch.world import World
 from topocheck.tests_live.training.plan import collective_rows, places, split_mpi, train_rows
 from topocheck.tests_live.training.report_types import JobLayout, ScaleOptions, ScaleReport
 
@@ -64,7 +63,7 @@ def run(
     else:
         out += run_training(trained, meeting, gpus, software, heard)
     if trained_mpi:
-        out += _over_mpi(mpi_rows, trained_mpi, None if meeting is None else meeting.world, software, heard)
+        out += _over_mpi(mpi_rows, trained_mpi, meeting, software, heard)
     report = ScaleReport(
         taken_at=taken,
         job=job,
@@ -104,8 +103,15 @@ def run_training(
     if blocked := "" if meeting is not None else loopback_problem():
         yield from (NotMeasured(id=r.id, reason=blocked, required=True, next_step=LOOPBACK_STEP) for r in rows)
         return
-    job = RankJob(train=rows, local_ranks=local, local_gpus=gpus, timeout_s=QUIET_S - 10)
-    ranks = Ranks(rows, placed(job, meeting, scope), environment(meeting) | (settings or {}), heard)
+    job = RankJob(
+        train=rows,
+        local_ranks=local,
+        local_gpus=gpus,
+        timeout_s=call_limit_s(meeting, QUIET_S - 10),
+        meet_s=QUIET_S - 10,
+    )
+    env = environment(meeting) | (settings or {})
+    ranks = Ranks(rows, placed(job, meeting, scope), env, heard, life=life_of(meeting))
     missing: list[NotMeasured] = []
     for outcome in heard_from(ranks, software):
         if isinstance(outcome, NotMeasured):
@@ -134,19 +140,25 @@ def rows_after_hook(rows: tuple[TrainRow, ...], at: set[str]) -> tuple[TrainRow,
 def _over_mpi(
     sweeps: tuple[CollectiveRow, ...],
     rows: tuple[TrainRow, ...],
-    world: World | None,
+    meeting: Rendezvous | None,
     software: dict[str, str],
     heard: Callable[[str, str], None],
 ) -> Iterator[Outcome]:
     """Run everything over MPI in one process a rank: a rank of mpirun can begin MPI only once."""
+    world = None if meeting is None else meeting.world
     if why := mpi_problem(world):
         yield from (NotMeasured(id=i, reason=why) for i in [s.id for s in sweeps] + [r.id for r in rows])
+        return
+    if meeting is not None and meeting.life.text:
+        why = meeting.life.text
+        yield from (NotMeasured(id=i, reason=why, required=True) for i in [s.id for s in sweeps] + [r.id for r in rows])
         return
     size = max([s.ranks for s in sweeps] + [r.ranks for r in rows])
     local = size if world is None else 0
     job = RankJob(rows=sweeps, train=rows, local_ranks=local, timeout_s=QUIET_S - 10)
     start = mpirun_command(size) if world is None else []
-    yield from heard_from(Ranks((*sweeps, *rows), job, environment(None), heard, start), software)
+    ranks = Ranks((*sweeps, *rows), job, environment(None), heard, start, life_of(meeting))
+    yield from heard_from(ranks, software)
 
 
 def heard_from(ranks: Ranks, software: dict[str, str]) -> Iterator[Outcome]:

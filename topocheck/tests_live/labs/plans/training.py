@@ -141,7 +141,7 @@ def fill_models(job: JobLayout, options: LabOptions, without: dict[str, str], ro
             sum_row = summed[f"lab:sum:{backend}:{device}:{n}:{model}"]
             compute, took = results.median(one, "train_step"), results.median(many, "train_step")
             exchange = net_time(results, sum_row)
-            bound = n * compute / (compute + exchange) if compute and exchange else None
+            serial = n * compute / (compute + exchange) if compute and exchange else None
             out.append(
                 spec.row(
                     results.why(many) or results.why(one) or results.why(sum_row),
@@ -155,7 +155,7 @@ def fill_models(job: JobLayout, options: LabOptions, without: dict[str, str], ro
                     ratio=ratio(compute, exchange),
                     time_us=took,
                     speed_up=n * compute / took if compute and took else None,
-                    bound=bound,
+                    no_overlap=serial,
                 )
             )
     return Filled(tables=(LabTable(spec=spec, rows=lines(out), notes=crowded_note(job, counts(job, options))),))
