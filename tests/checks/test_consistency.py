@@ -58,7 +58,7 @@ ROWS = [
     Row(id="driver.not-loaded", machine="driver_not_loaded", change={"patch": {"all gpu": {"driver": "nouveau"}}},
         state=F, says=("nouveau", "blacklist nouveau")),
     Row(id="driver.not-loaded", machine="driver_not_loaded",
-        change={"patch": {"all gpu": {"driver": "nouveau", "class": "0x030000"}}}, state=N, says=("nouveau",)),
+        change={"patch": {"all gpu": {"driver": "nouveau", "class": "0x030000"}}}, state=F, says=("nouveau",)),
     Row(id="driver.not-loaded", machine="driver_not_loaded", change={"patch": {"all gpu": {"driver": "vfio-pci"}}},
         applies=False),
     Row(id="driver.not-loaded", machine=HGX),

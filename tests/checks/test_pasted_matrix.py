@@ -52,6 +52,17 @@ def test_one_gpu_without_nvlink_is_named(who: int) -> None:
     assert f.evidence[0].source == f"row GPU{who}"
 
 
+def test_one_pair_with_fewer_links_is_named() -> None:
+    """One pair of six lacks a link at both ends; a mesh of two kinds of pairs, as a DGX-1, was built so."""
+    cells = _matrix(4, "NV4", _1_3="NV3", _3_1="NV3")
+    _, found = judged(_text(cells))
+    f = found["nvlink.links-down"]
+    assert (f.state, f.subject) == (State.FAIL, "GPU1-GPU3")
+    assert "5 of 6 pairs have 4" in f.title
+    _, found = judged(_text(_matrix(4, "NV2", _0_1="NV1", _1_0="NV1", _2_3="NV1", _3_2="NV1")))
+    assert "nvlink.links-down" not in found
+
+
 def test_one_gpu_with_fewer_links_is_named() -> None:
     _, found = judged(_text(_matrix(4, "NV12", _1="NV8")))
     f = found["nvlink.links-down"]

@@ -37,6 +37,7 @@ FREE = {
         "effect",
         "fix",
         "id",
+        "in_guest",
         "meaning",
         "module",
     ),

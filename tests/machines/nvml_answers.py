@@ -69,6 +69,8 @@ class Nvml(LinkAnswers):
         g = self.gpus[i]
         if g.function.options.get("lost") == "1":
             raise error("GpuIsLost")
+        if "error" in g.told:
+            raise error(g.told["error"])
         return g
 
     def _system(self, call: str) -> Any:

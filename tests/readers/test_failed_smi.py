@@ -40,6 +40,13 @@ def _findings(text: str) -> dict[str, list[Finding]]:
         ("$ nvidia-smi\n" + NO_DRIVER, "driver.not-loaded", "fail", "a.txt:2"),
         (MISMATCH, "driver.versions-differ", "fail", "a.txt:1"),
         ("No devices were found\n", "driver.no-gpu", "note", "a.txt:1"),
+        ("Failed to initialize NVML: Unknown Error\n", "driver.not-answering", "fail", "a.txt:1"),
+        (
+            "Failed to initialize NVML: GPU access blocked by the operating system\n",
+            "driver.not-answering",
+            "fail",
+            "a.txt:1",
+        ),
     ],
 )
 def test_what_nvidia_smi_fails_with_is_the_finding_of_a_live_machine(
@@ -102,3 +109,38 @@ def test_p2p_tables_are_judged_where_a_list_of_gpus_follows(tables: list[tuple[s
     more = LIST.replace("GPU 0", "GPU 1").replace("aaaaaaaa", "bbbbbbbb")
     (found,) = _findings(f"{text}$ nvidia-smi -L\n{LIST}{more}")["p2p.refused"]
     assert "CNS" in found.title
+
+
+FIRST = "[    1.046099] NVRM: The NVIDIA GPU 0000:af:00.0 (PCI ID: 10de:1db5)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "fix"),
+    [
+        (
+            FIRST + "               NVRM: installed in this system is not supported by open\n"
+            "               NVRM: nvidia.ko because it does not include the required GPU\n"
+            "               NVRM: System Processor (GSP).\n",
+            "not supported by the open kernel module",
+            "proprietary kernel module",
+        ),
+        (
+            FIRST + "               installed in this system requires use of the NVIDIA open kernel modules.\n",
+            "supported by the open kernel module only",
+            "open kernel modules in place",
+        ),
+        (
+            "May 12 09:30:01 n1 kernel: NVRM: The NVIDIA GPU 0000:af:00.0 (PCI ID: 10de:1db5)\n"
+            "May 12 09:30:01 n1 kernel: NVRM: installed in this system is not supported by the\n"
+            "May 12 09:30:01 n1 kernel: NVRM: NVIDIA 590.44.01 driver release.\n",
+            "release 590.44.01 of the driver",
+            "supported products",
+        ),
+    ],
+)
+def test_a_message_of_several_lines_in_a_kernel_log(text: str, words: str, fix: str) -> None:
+    """dmesg indents further lines, with or without NVRM; syslog gives each a stamp."""
+    (found,) = _findings(text)["driver.kernel-log-errors"]
+    assert (found.state.value, found.subject) == ("warn", "0000:af:00.0")
+    assert words in found.title
+    assert fix in (found.fix or "")

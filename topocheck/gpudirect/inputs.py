@@ -12,7 +12,7 @@ import msgspec
 from topocheck.gpudirect.types import Acs, Iommu, IommuMode, PciePath
 from topocheck.model.base import ABSENT, Evidence, Fact, Missing, Reason, ReasonStep, Verdict, is_lost, known
 from topocheck.model.gpu import P2pStatus
-from topocheck.model.kernel_options import iommu_mode
+from topocheck.model.kernel_options import iommu_mode, pass_through
 from topocheck.model.node import Node
 from topocheck.model.pci import PciDevice
 from topocheck.topology.paths import product_of
@@ -188,6 +188,12 @@ def _iommu(g: Ground, a: _Side, b: _Side) -> Iommu:
     return Iommu(IommuMode.TRANSLATED if translated else IommuMode.IDENTITY, quoted)
 
 
+def no_translation(node: Node) -> str:
+    """Return how to boot so that the IOMMU translates nothing, on this architecture."""
+    machine = node.system.machine if known(node.system.machine) else None
+    return f"boot with {pass_through(machine)}"
+
+
 def _of_group(device: PciDevice | None) -> Iommu | None:
     """Return how the group of one device is treated; None where it is not known."""
     kind = ABSENT if device is None else device.iommu_group_type
@@ -206,7 +212,7 @@ def _machine_iommu(g: Ground) -> Iommu:
     system = g.node.system
     options = () if isinstance(system.kernel_options, Missing) else system.kernel_options
     quoted = (Evidence("/proc/cmdline", " ".join(options)),)
-    setting = iommu_mode(options)
+    setting = iommu_mode(options, system.machine if known(system.machine) else None)
     if setting is not None and setting[0] == "off":
         return Iommu(IommuMode.OFF, quoted)
     types = {_mode(t) for t in system.iommu_group_types}

@@ -20,6 +20,7 @@ from topocheck.gpudirect import detours
 from topocheck.gpudirect.inputs import (
     Ground,
     fabric_trouble,
+    no_translation,
     once,
     pcie_path,
     said,
@@ -142,7 +143,8 @@ def _permission(g: Ground, a: Gpu, b: Gpu, codes: dict[str, str], first: _Own) -
         ]
     else:
         names = {"read": read, "write": write}
-        steps = _by_code(codes, {k: said(nvml, names[k], raw_p2p_code(c)) for k, c in codes.items()})
+        quoted = {k: said(nvml, names[k], raw_p2p_code(c)) for k, c in codes.items()}
+        steps = _by_code(codes, quoted, g.guest)
     can_access = g.peers.get((a.address, b.address))
     if can_access is True or can_access is False:
         heard = said(cuda, f"{first.asks_cuda}{_ordinal(b)})", can_access)
@@ -155,7 +157,7 @@ def _permission(g: Ground, a: Gpu, b: Gpu, codes: dict[str, str], first: _Own) -
     return steps
 
 
-def _by_code(codes: dict[str, str], quoted: dict[str, tuple[Evidence, ...]]) -> list[ReasonStep]:
+def _by_code(codes: dict[str, str], quoted: dict[str, tuple[Evidence, ...]], guest: bool) -> list[ReasonStep]:
     """Spell out NVML's codes; a code that it gives for reads and writes is reported once."""
     steps = []
     for code in dict.fromkeys(codes.values()):
@@ -163,7 +165,10 @@ def _by_code(codes: dict[str, str], quoted: dict[str, tuple[Evidence, ...]]) -> 
         if code == "OK":
             steps += [ReasonStep(_PERMITTED[k], "yes", quoted[k]) for k in kinds]
             continue
-        meaning, fix = p2p_code(code) or (f"NVML answers with a code not known here ({code})", "update topocheck")
+        meaning, fix = p2p_code(code, guest) or (
+            f"NVML answers with a code not known here ({code})",
+            "update topocheck",
+        )
         effect: Effect = "unknown" if code == "U" or p2p_code(code) is None else "no"
         text = f"peer {' and '.join(f'{k}s' for k in kinds)} refused, {code}: {meaning}"
         steps.append(ReasonStep(text, effect, tuple(e for k in kinds for e in quoted[k]), fix))
@@ -240,7 +245,7 @@ def _pcie(g: Ground, a: Gpu, b: Gpu, path: Path, passed: PciePath | None) -> lis
     if passed is None:
         return [_way(path), *detours.guest_untold(g), *_guest(g, a, b)]
     translated = "the IOMMU translates DMA: peer traffic goes up to it, may be slow, and on some machines arrives wrong"
-    checked = "boot with iommu=pt (or the IOMMU off), and prove the data with a checked copy"
+    checked = f"{no_translation(g.node)} (or the IOMMU off), and prove the data with a checked copy"
     return [
         _way(path),
         *detours.guest_untold(g),

@@ -27,6 +27,7 @@ from topocheck.gpudirect.inputs import (
     best_of,
     cuda_lost,
     fabric_trouble,
+    no_translation,
     once,
     pcie_path,
     said,
@@ -222,7 +223,8 @@ def _in_the_way(g: Ground, gpu: Gpu, nic: Nic, passed: PciePath | None) -> list[
     iommu = []
     if passed.iommu.mode not in (IommuMode.OFF, IommuMode.IDENTITY):
         translated = "the IOMMU translates DMA, so traffic goes up to it"
-        iommu = [detours.by_iommu(passed, translated, "boot with iommu=pt (or the IOMMU off)", not_known)]
+        fix = f"{no_translation(g.node)} (or the IOMMU off)"
+        iommu = [detours.by_iommu(passed, translated, fix, not_known)]
     return [*detours.guest_untold(g), *iommu, *detours.by_acs(passed, "traffic", "traffic makes")]
 
 

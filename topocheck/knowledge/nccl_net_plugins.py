@@ -18,6 +18,22 @@ class NetPlugin(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
 
 
+_FAMILIES = (
+    (("gib",), ("/gib/",)),
+    (("fastrak",), ("/tcpxo/", "/fastrak/")),
+    (("gputcpx", "gpudirecttcpx"), ("/tcpx/",)),
+    (("aws libfabric", "ofi", "libfabric", "aws-ofi"), ("ofi-nccl",)),
+    (("ibext", "rdma-sharp", "spectrum"), ("/hpcx/",)),
+)
+"""Beginnings of what NCCL_NET or NCCL_NET_PLUGIN names -> parts of the folders that its maker installs to."""
+
+
+def may_hold(asked: str, path: str) -> bool:
+    """Tell whether a plugin at a path may be the one that a setting asks for: one of another maker is not."""
+    wanted = next((parts for words, parts in _FAMILIES if asked.lower().startswith(words)), None)
+    return wanted is None or any(part in path for part in wanted)
+
+
 _PLUGINS = Table("nccl_net_plugins", NetPlugin, key=("driver",))
 
 

@@ -185,6 +185,8 @@ class P2pCode(msgspec.Struct, frozen=True):
     meaning: str
     fix: str
     source: Source
+    in_guest: str | None = None
+    """What to do in a guest, where that is another thing."""
 
 
 class DmabufDriver(msgspec.Struct, frozen=True):
@@ -241,9 +243,17 @@ _DMABUF_DRIVERS = Table("dmabuf_drivers", DmabufDriver, key=("driver",))
 
 
 @functools.cache
-def p2p_code(code: str) -> tuple[str, str] | None:
-    """Return (meaning, what to do) of NVML's P2P code as nvidia-smi prints it (`GNS`), or None."""
-    return next(((r.meaning, r.fix) for r in _P2P_CODES.rows() if r.code == code), None)
+def p2p_code(code: str, guest: bool | None = False) -> tuple[str, str] | None:
+    """Return (meaning, what to do) of NVML's P2P code as nvidia-smi prints it (`GNS`), or None.
+
+    `guest`: whether the machine is a guest; None where that is not known, so that both are said.
+    """
+    row = next((r for r in _P2P_CODES.rows() if r.code == code), None)
+    if row is None:
+        return None
+    if guest is None and row.in_guest:
+        return row.meaning, f"{row.fix}; {row.in_guest}"
+    return row.meaning, row.in_guest if guest and row.in_guest else row.fix
 
 
 @functools.cache

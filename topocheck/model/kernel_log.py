@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import re
+
+import msgspec
 
 _ADDRESS = r"(?P<address>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
 _XID = rf"(?a)NVRM: Xid \(PCI:{_ADDRESS}\): (?P<number>[0-9]{{1,3}})\b"
@@ -47,6 +50,57 @@ def not_started(line: str) -> str | None:
     """Return the address of the GPU that NVIDIA's driver could not start; None for other lines."""
     m = re.search(_NOT_STARTED, line)
     return m["address"] if m else None
+
+
+class Unusable(enum.StrEnum):
+    """Why NVIDIA's driver does not use a GPU, in its own words."""
+
+    NEEDS_PROPRIETARY = "not supported by the open kernel module"
+    NEEDS_OPEN = "supported by the open kernel module only"
+    RELEASE = "not supported by this release of the driver"
+    LEGACY = "supported by an older branch of the driver only"
+    NO_BAR = "its memory windows are not assigned"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """What the driver says of a GPU that it does not use: why, the GPU's address where it is named, the branch."""
+
+    why: Unusable
+    address: str | None = None
+    branch: str = ""
+
+
+_REFUSED = (
+    (
+        rf"(?a)NVRM: The NVIDIA GPU {_ADDRESS} .*is not supported by open nvidia\.ko",
+        Unusable.NEEDS_PROPRIETARY,
+    ),
+    (rf"(?a)NVRM: The NVIDIA GPU {_ADDRESS} .*requires use of the NVIDIA open kernel", Unusable.NEEDS_OPEN),
+    (
+        rf"(?a)NVRM: The NVIDIA GPU {_ADDRESS} .*is not supported by the NVIDIA (?P<branch>[0-9.]+) driver",
+        Unusable.RELEASE,
+    ),
+    (r"(?a)NVRM: The NVIDIA .* is supported through the NVIDIA (?P<branch>[0-9.x]+) Legacy", Unusable.LEGACY),
+    (rf"(?a)NVRM: This PCI I/O region .* is invalid: BAR[0-9] is 0M @ 0x0+ \(PCI:{_ADDRESS}\)", Unusable.NO_BAR),
+)
+"""Messages of NVIDIA's kernel module (open-gpu-kernel-modules, kernel-open/nvidia/nv-pci.c and nv.c)."""
+
+
+def refusal(line: str) -> Refusal | None:
+    """Return why NVIDIA's driver does not use a GPU; None for other lines."""
+    for pattern, why in _REFUSED:
+        if m := re.search(pattern, line):
+            told = m.groupdict()
+            return Refusal(why, told.get("address"), told.get("branch") or "")
+    return None
+
+
+def module_rejected(line: str) -> bool:
+    """Tell whether the kernel did not load a module because of its signature (Linux kernel/module/signing.c)."""
+    return (
+        re.search(r"Loading of (?:unsigned module|module with .*) is rejected|unsigned module loading", line)
+        is not None
+    )
 
 
 NIC_TROUBLES = (

@@ -35,6 +35,25 @@ WORDS = {
 }
 """Option -> words that the kernel's parser knows. `pci=` and the others take several with commas between."""
 
+X86 = ("x86_64", "i686")
+_X86_ONLY = frozenset({"iommu", "intel_iommu", "amd_iommu"})
+"""Options that x86 alone parses; Power parses some words of `iommu=` (arch/powerpc/kernel/iommu.c)."""
+
+
+def pass_through(machine: str | None) -> str:
+    """Return the option with which the IOMMU passes DMA through, by `uname -m`: `iommu=pt` is parsed on x86 alone."""
+    if machine is None:
+        return "iommu=pt (on Arm iommu.passthrough=1)"
+    return "iommu=pt" if machine in X86 else "iommu.passthrough=1"
+
+
+def _not_here(name: str, machine: str | None) -> bool:
+    """Tell whether the kernel of an architecture does not parse an option at all."""
+    if machine is None or machine in X86:
+        return False
+    return name in _X86_ONLY and not (name == "iommu" and machine.startswith("ppc"))
+
+
 _LAST_COUNTS = ("disable_acs_redir", "config_acs", "resource_alignment")
 """Words of `pci=` that keep one text: one that is given again replaces it (drivers/pci/pci.c)."""
 
@@ -65,20 +84,26 @@ def split(options: Iterable[str]) -> Iterator[tuple[str, str, str]]:
             yield option, name, word
 
 
-def doubts(options: Iterable[str]) -> tuple[Doubt, ...]:
-    """Return the words that the kernel ignores, replaces by a later one, or takes back."""
+def doubts(options: Iterable[str], machine: str | None = None) -> tuple[Doubt, ...]:
+    """Return the words that the kernel ignores, replaces by a later one, or takes back.
+
+    Args:
+        options: of the command line.
+        machine: `uname -m`; None where it is not known, which is judged as x86.
+    """
     options = list(options)
     out: list[Doubt] = []
     given: dict[tuple[str, str], tuple[str, str]] = {}
     for option, name, word in split(options):
         head = word.partition("=")[0]
-        if head and head not in WORDS[name]:
+        if head and (head not in WORDS[name] or _not_here(name, machine)):
             out.append(Doubt(option, word, Trouble.UNKNOWN))
         before = given.get((name, head))
         if name == "pci" and head in _LAST_COUNTS and before is not None and before[1] != word:
             out.append(Doubt(before[0], before[1], Trouble.REPLACED, option))
         given[name, head] = (option, word)
-    settings = [(o, x) for o in options if (x := _translation(o)) is not None]
+    heard = [o for o in options if not _not_here(o.partition("=")[0], machine)]
+    settings = [(o, x) for o in heard if (x := _translation(o)) is not None]
     out += [
         Doubt(option, option.partition("=")[2], Trouble.TAKEN_BACK, settings[-1][0])
         for option, value in settings[:-1]
@@ -97,8 +122,10 @@ def _translation(option: str) -> str | None:
     return None
 
 
-def iommu_mode(options: Iterable[str]) -> tuple[str, str] | None:
+def iommu_mode(options: Iterable[str], machine: str | None = None) -> tuple[str, str] | None:
     """Return (`off`, `identity` or `translated`, the option that says so), a later option over an earlier one.
+
+    `machine` is `uname -m`, as some options are parsed on one architecture alone.
 
     None where the options leave it to the kernel's build and firmware.
     """
@@ -106,6 +133,8 @@ def iommu_mode(options: Iterable[str]) -> tuple[str, str] | None:
     mode: tuple[str, str] | None = None
     for option in options:
         name, _, value = option.partition("=")
+        if _not_here(name, machine):
+            continue
         words = value.split(",")
         if name in ("iommu", "intel_iommu", "amd_iommu") and ("off" in words or "on" in words or "force" in words):
             switched[name] = (option, "off" in words)

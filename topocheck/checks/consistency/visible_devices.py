@@ -136,13 +136,17 @@ def visible_devices(context: Context) -> Iterator[Finding]:
         yield _refused(context, bad, unlisted, seen)
     elif bad is not None:
         # A part of a GPU that was not listed looks like one that is not there.
-        state = unless_lost(context, State.WARN, "mig" if bad.text.upper().startswith("MIG-") else "nvml")
+        state = unless_lost(
+            context, State.WARN if good else State.FAIL, "mig" if bad.text.upper().startswith("MIG-") else "nvml"
+        )
         left = listed(e.address or e.uuid for e in good) or "none"
         yield _finding(
             state,
             f"entry {bad.text!r} of {_VISIBLE} is invalid ({bad.problem}): it and all after it are hidden; visible: "
             f"{left}",
-            "a program sees fewer GPUs than were asked for, without any message",
+            "a program sees fewer GPUs than were asked for, without any message"
+            if good
+            else "CUDA finds no GPU, and programs end or compute on the CPU",
             seen,
         )
     twice = [u for u, n in Counter(e.uuid for e in good).items() if n > 1]

@@ -33,6 +33,22 @@ _HUNG_FIX = (
     "check the kernel's log for NVRM and Xid lines (dmesg | grep -i -e nvrm -e xid) and drain the node; a process "
     "in state D cannot be killed"
 )
+
+
+def _error(c: Context) -> str:
+    why = c.node.nvml.gpus
+    return why.detail if isinstance(why, Missing) else ""
+
+
+def _unknown(c: Context) -> bool:
+    return _error(c) == "NVMLError_Unknown"
+
+
+def _blocked(c: Context) -> bool:
+    """Tell whether NVML says that the operating system blocks the GPU, which Windows does to WSL."""
+    return _error(c) == "NVMLError_OperatingSystem"
+
+
 _FIXES: dict[Cause, tuple[Fix, ...]] = {
     Cause.HANGS: (
         Fix(f"{_HUNG_FIX}: restart the guest, and have its host reset the GPU if that does not help", (in_guest,)),
@@ -95,6 +111,16 @@ _FIXES: dict[Cause, tuple[Fix, ...]] = {
         Fix("look for a security module (SELinux, AppArmor) that refuses the driver: ausearch -m avc, dmesg"),
     ),
     Cause.ERROR: (
+        Fix(
+            "in a container, restart it (systemctl daemon-reload takes devices away that systemd does not know of) and "
+            "start it with CDI; on the node check dmesg for NVRM lines, reload the driver or reboot",
+            (lambda c: c.node.made_from is not None and _unknown(c), never(in_container)),
+        ),
+        Fix(
+            "check that Windows sees the GPU (nvidia-smi.exe) and that the library of /usr/lib/wsl/lib is the one that "
+            "is loaded; then wsl --shutdown, and update the driver of Windows",
+            (lambda c: c.node.system.hypervisor == "WSL" or _blocked(c),),
+        ),
         Fix("run nvidia-smi on the node, outside the container; if it fails there, check dmesg", (in_container,)),
         Fix("check dmesg for NVRM lines; reload the driver, or reboot the node"),
     ),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import given_away, listed, living, named, pci_devices, quote
+from topocheck.checks.shared.driver_start import refused_use, rejected_module
 from topocheck.checks.shared.driver_state import MISMATCH, file_evidence, refused_gpus
 from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, in_guest, in_slurm
 from topocheck.checks.sources import GPUS, Needs
@@ -47,10 +48,13 @@ def not_loaded(context: Context) -> Iterator[Finding]:
         No CUDA program runs, and nothing of NVLink and peer access can be determined.
 
     Fix:
-        modprobe nvidia; if that fails, the module was not built for this kernel: install the driver again (DKMS).
+        modprobe nvidia; if that fails, the module was not built for this kernel: install the driver again (DKMS). Where
+        the kernel's log says why (a signature that it rejects, a GPU that this kind of module does not support), that
+        comes first.
 
     Does not apply:
-        Where all GPUs are given to guests (vfio-pci). GPUs with a display that nouveau drives are a note.
+        Where all GPUs are given to guests (vfio-pci). On a workstation (a single GPU, or one that drives the display,
+        and no RDMA NIC) nouveau is a note.
     """
     nvml = context.node.nvml
     said = _said_in_texts(context, _NOT_LOADED)
@@ -64,7 +68,11 @@ def not_loaded(context: Context) -> Iterator[Finding]:
     seen = tuple(e for g in gpus[:2] if g.pci is not None for e in quote(g.pci, "driver", g.pci.driver))
     seen += (Evidence("NVML", nvml.error or str(nvml.gpus)),)
     one = len(gpus) == 1
-    for_display = all(g.pci is not None and g.pci.base_class == _DISPLAY for g in gpus)
+    workstation = len(gpus) == 1 or any(g.pci is not None and g.pci.boot_vga is True for g in gpus)
+    for_display = workstation and not context.topology.nics
+    for_display = for_display and all(g.pci is not None and g.pci.base_class == _DISPLAY for g in gpus)
+    refused = None if other else next((x for g in gpus if (x := refused_use(context, g)) is not None), None)
+    line = None if other or refused else rejected_module(context)
     yield Finding(
         state=State.NOTE
         if other and for_display
@@ -74,11 +82,12 @@ def not_loaded(context: Context) -> Iterator[Finding]:
         subject="node",
         title=f"{len(gpus)} NVIDIA GPU{' is' if one else 's are'} driven by {listed(other)}, not by NVIDIA's driver"
         if other
-        else f"{len(gpus)} NVIDIA GPU{' is' if one else 's are'} on the bus and the nvidia module is not loaded",
+        else f"{len(gpus)} NVIDIA GPU{' is' if one else 's are'} on the bus and the nvidia module is not loaded"
+        + (f": {refused.title}" if refused else ": the kernel rejects a module's signature" if line else ""),
         consequence="no CUDA program runs here",
-        evidence=seen,
+        evidence=seen + (refused.evidence if refused else (Evidence("kernel log", line),) if line else ()),
         rule="GPUs of this node need the nvidia module and NVML",
-        fix=first_fitting(context, *(_REPLACE if other else _LOAD)),
+        fix=refused.fix if refused else first_fitting(context, *(_REPLACE if other else _SIGN if line else _LOAD)),
     )
 
 
@@ -114,6 +123,15 @@ _REPLACE = (
 _LOAD = (
     Fix("load the driver on the node (modprobe nvidia): a container cannot", (in_container,)),
     Fix("as root: modprobe nvidia; if that fails, build the driver for this kernel (dkms autoinstall)"),
+)
+
+
+_SIGN = (
+    Fix("load the driver on the node, with a signature that its kernel accepts: a container cannot", (in_container,)),
+    Fix(
+        "sign the module with a key that the firmware knows (mokutil --import the key that DKMS signs with, then "
+        "reboot and enrol it), or turn Secure Boot off in the firmware setup; then modprobe nvidia"
+    ),
 )
 
 
@@ -211,7 +229,8 @@ def gpu_not_listed(context: Context) -> Iterator[Finding]:
         The driver could not start the GPU (the kernel log then says RmInitAdapter failed), and jobs see one less.
 
     Fix:
-        Look at dmesg, reset or power-cycle; a GPU that never starts needs service.
+        Look at dmesg, reset or power-cycle; a GPU that never starts needs service. Where the log or the product says
+        that this module does not support it (open or proprietary, release), install the one that does.
 
     Does not apply:
         GPUs given to guests, excluded by a setting of the driver, or hidden from this container or job step (its
@@ -231,6 +250,7 @@ def gpu_not_listed(context: Context) -> Iterator[Finding]:
         left_out = gpu.address in excluded
         driver = devices[gpu.address].driver
         other = isinstance(driver, str) and driver != "nvidia"
+        refused = None if hidden or left_out or other else refused_use(context, gpu)
         yield Finding(
             state=State.NOTE if hidden or left_out or other else State.FAIL,
             subject=named(gpu),
@@ -238,15 +258,16 @@ def gpu_not_listed(context: Context) -> Iterator[Finding]:
             title="on the PCI bus, and NVML does not list it"
             + (": excluded by a setting of the driver" if left_out else "")
             + (": this container does not see it" if hidden else "")
-            + (f": driven by {driver}" if other else ""),
+            + (f": driven by {driver}" if other else "")
+            + (f": {refused.title}" if refused else ""),
             consequence="jobs here have one GPU less",
             evidence=(
                 *devices[gpu.address].evidence("device", "driver"),
                 Evidence("NVML DeviceGetCount", str(len(context.node.nvml.gpus))),
-                *_from_log(context, gpu.address),
+                *(refused.evidence if refused else _from_log(context, gpu.address)),
             ),
             rule="every NVIDIA GPU of the bus should be known to the driver",
-            fix=None if hidden or left_out or other else first_fitting(context, *_START),
+            fix=refused.fix if refused else None if hidden or left_out or other else first_fitting(context, *_START),
         )
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import ends, named
+from topocheck.checks.shared.driver_start import not_used
 from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest
 from topocheck.knowledge.xids import XIDS
 from topocheck.model.base import Evidence, Finding, Missing, State
-from topocheck.model.kernel_log import nic_trouble, not_started, pcie_error, xid
+from topocheck.model.kernel_log import nic_trouble, not_started, pcie_error, refusal, xid
 from topocheck.topology.types import Gpu, Nic
 
 
@@ -77,6 +78,9 @@ def _of_unlisted(c: Context, lines: tuple[str, ...]) -> list[Finding]:
         if (x := xid(line)) and x[0] not in slots and x[1] in XIDS:
             state = State.WARN if x[1] in _LASTING else State.NOTE
             last[x[0], f"Xid {x[1]}: {XIDS[x[1]]}"] = line, state, None
+        elif (r := refusal(line)) and r.address not in listed:
+            used = not_used(c, r.why, r.branch, ())
+            last[r.address or "node", f"the driver does not use it: {used.title}"] = line, State.WARN, used.fix
         elif (address := not_started(line)) and address not in listed:
             last[address, "the driver could not start it"] = line, State.NOTE, None
         elif (t := nic_trouble(line)) and t[0] not in listed:
@@ -133,7 +137,7 @@ def _about(
     return Finding(
         state=state,
         subject=subject,
-        devices=(address,),
+        devices=() if address == "node" else (address,),
         title=title,
         consequence="it may fail again, and a job on this node with it",
         evidence=(Evidence("kernel log", line),),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.shared.common import is_guest, listed
@@ -78,7 +80,10 @@ def hca_missing(c: Context) -> Iterator[Finding]:
     sure = unless_lost(c, State.WARN, "rdma")
     if names.exclude:
         if up and not names.chosen(up):
-            yield _missing(s, sure, "it excludes every active NIC", there, f"active here: {there}")
+            found = _missing(s, sure, "it excludes every active NIC", there, "NCCL finds no RDMA device and uses TCP")
+            yield msgspec.structs.replace(
+                found, fix="unset NCCL_IB_HCA, or leave an active NIC out of what it excludes"
+            )
         return
     lost, down = [], []
     for word, rest in names.words:

@@ -8,7 +8,7 @@ from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.shared.common import listed
 from topocheck.checks.shared.settings import OWN_NETWORKS, in_force, place, quoted
 from topocheck.checks.sources import GPUS, Needs
-from topocheck.knowledge.nccl_net_plugins import NetPlugin, plugin_for
+from topocheck.knowledge.nccl_net_plugins import NetPlugin, may_hold, plugin_for
 from topocheck.model.base import Evidence, Finding, Missing, State, known
 from topocheck.model.system import Setting
 
@@ -73,8 +73,6 @@ def plugin_missing(c: Context) -> Iterator[Finding]:
         Evidence("network plugin on the loader's path", str(plugins) if isinstance(plugins, Missing) else "none"),
         *(Evidence("installed off the loader's path", p) for p in elsewhere[:2]),
     )
-    folder = elsewhere[0].rpartition("/")[0] if elsewhere else ""
-    put = f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH" if folder else ""
     unknown = isinstance(plugins, Missing)
     if asked is not None:
         fatal = asked.name == "NCCL_NET"
@@ -88,7 +86,7 @@ def plugin_missing(c: Context) -> Iterator[Finding]:
             else "NCCL uses its own networks instead",
             evidence=(*quoted(asked), *looked),
             rule="libnccl-net.so, or what NCCL_NET_PLUGIN names, in a folder of the loader",
-            fix=put or f"put the plugin's folder on LD_LIBRARY_PATH, or unset {asked.name}",
+            fix=_put(elsewhere, asked.value) or f"put the plugin's folder on LD_LIBRARY_PATH, or unset {asked.name}",
         )
     for row, devices in needing.values():
         yield Finding(
@@ -100,5 +98,11 @@ def plugin_missing(c: Context) -> Iterator[Finding]:
             consequence=f"NCCL uses {row.without}",
             evidence=(Evidence(f"driver {row.driver}", listed(devices, 4)), *looked),
             rule=f"{row.plugin} on the loader's path ({row.source})",
-            fix=put or row.fix,
+            fix=_put(elsewhere, row.plugin) or row.fix,
         )
+
+
+def _put(elsewhere: tuple[str, ...], wanted: str) -> str:
+    """Return how the loader gets to find the plugin that is wanted, where it is installed; empty where it is not."""
+    folder = next((p.rpartition("/")[0] for p in elsewhere if may_hold(wanted, p)), "")
+    return f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH" if folder else ""

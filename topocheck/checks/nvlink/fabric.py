@@ -83,7 +83,7 @@ def _unloaded(context: Context) -> tuple[str, ...]:
     if not system.modules or not any(lives_behind_hidden_switches(g) for g in _gpus(context)):
         return ()
     lost = any(context.node.is_lost(q) for q in ("lines:/proc/modules", "list:/sys/module"))
-    if not context.topology.switch_functions or lost:
+    if is_guest(context) or lost:
         return ()
     return tuple(m for m in _SUBNET_MODULES if m not in system.modules)
 
@@ -177,7 +177,9 @@ def fabric_not_ready(context: Context) -> Iterator[Finding]:
                 subject=named(gpu),
                 devices=(gpu.address,),
                 title=title + cause,
-                consequence="CUDA does not start on it (error 802), or it has no NVLink peers",
+                consequence="its traffic over NVLink is slower, and collectives run at its speed"
+                if _registered(gpu)
+                else "CUDA does not start on it (error 802), or it has no NVLink peers",
                 evidence=_evidence([gpu]) + tuple(Evidence(f"/sys/module/{m}", "(absent)") for m in unloaded),
                 rule="state Completed and status Success",
                 fix=_way_back(context, gpu),

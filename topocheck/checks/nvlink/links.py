@@ -177,6 +177,9 @@ def _judge(
     if active < most:
         if wired:
             return State.WARN, f"no NVLink active, siblings have {most}", "a product sold with bridges"
+        if _three_joined(context, siblings):
+            title = f"no NVLink active; its three siblings have {most}, joined by a bridge for four"
+            return State.WARN, title, "bridges join two cards or four (NVIDIA H200 NVL product brief)"
         return State.NOTE, f"no NVLink active, siblings have {most}: no bridge fitted?", "siblings are bridged"
     if wired is not None and active < wired:
         return _below_product(context, active, wired, on_board, siblings, down)
@@ -186,6 +189,13 @@ def _judge(
         title = f"{active} of {total} NVLinks active, and the product's number of links is not known{shown}"
         return State.UNKNOWN, title, "links of a product that is not in the table"
     return None
+
+
+def _three_joined(context: Context, siblings: list[Gpu]) -> bool:
+    """Tell whether exactly three siblings have NVLinks and each pair of them is joined: a bridge for four cards."""
+    linked = {g.address for g in siblings if _active(g)}
+    pairs = [p for p in context.topology.paths if p.from_ in linked and p.to in linked]
+    return len(linked) == 3 and len(pairs) == 6 and all(p.nvlinks for p in pairs)
 
 
 def _half_bridged(gpu: Gpu, active: int) -> tuple[State, str, str] | None:

@@ -20,7 +20,7 @@ from topocheck.checks.shared.p2p_pairs import (
     subject_of,
 )
 from topocheck.checks.sources import GPUDIRECT, PEERS, Needs
-from topocheck.gpudirect.inputs import acs_evidence
+from topocheck.gpudirect.inputs import acs_evidence, no_translation
 from topocheck.gpudirect.types import IommuMode, PciePath, RdmaVerdict
 from topocheck.model.base import NEEDS_ROOT, Finding, Missing, State
 from topocheck.model.pci import PciDevice
@@ -173,6 +173,11 @@ _READ = (
 )
 
 
+def _boot(context: Context) -> str:
+    where = "boot the node" if in_container(context) else "boot"
+    return no_translation(context.node).replace("boot", where, 1)
+
+
 @check(
     "p2p.iommu-translates",
     title="The IOMMU translates peer traffic",
@@ -191,8 +196,8 @@ def iommu_translates(context: Context) -> Iterator[Finding]:
         Translated peer packets must go up to the IOMMU and back: slow, and on some machines wrong or hanging.
 
     Fix:
-        Boot with `iommu=pt` (pass-through), or switch the IOMMU off where nothing needs it. The price: devices can
-        reach all of memory, so not on hosts that pass devices to guests by trust alone.
+        Boot with `iommu=pt` (pass-through; on Arm `iommu.passthrough=1`), or switch the IOMMU off where nothing needs
+        it. The price: devices can reach all of memory, so not on hosts that pass devices to guests by trust alone.
 
     Does not apply:
         Where no peer traffic goes by PCIe (NVLink between all GPUs and no RDMA NIC; Grace), and in a guest. Pairs
@@ -211,7 +216,7 @@ def iommu_translates(context: Context) -> Iterator[Finding]:
             consequence="peer copies and GPUDirect RDMA are slow, and on some machines hang or arrive wrong",
             evidence=tuple(dict.fromkeys(e for w in hit[:2] for e in w.passed.iommu.evidence)),
             rule="group type is DMA or DMA-FQ, not identity, where peer traffic goes by PCIe",
-            fix="boot with iommu=pt, or the IOMMU off where nothing needs it (devices then reach all of memory)",
+            fix=f"{_boot(context)}, or the IOMMU off where nothing needs it (devices then reach all of memory)",
         )
     elif any(w.passed.iommu.mode is IommuMode.UNKNOWN for w in found):
         yield Finding(
@@ -242,8 +247,8 @@ def unproven_across_host_bridges(context: Context) -> Iterator[Finding]:
         diverges. Nothing but a copy whose bytes are compared can tell.
 
     Fix:
-        Run `topocheck bw`, which compares the bytes. Boot with `iommu=pt` or the IOMMU off; until then
-        `NCCL_P2P_DISABLE=1`, at the cost of copies through host memory.
+        Run `topocheck bw`, which compares the bytes. Boot with `iommu=pt` (on Arm `iommu.passthrough=1`) or the IOMMU
+        off; until then `NCCL_P2P_DISABLE=1`, at the cost of copies through host memory.
 
     Does not apply:
         With the IOMMU off or in identity mode, below one switch (`p2p.iommu-translates`), and in a guest.
@@ -264,6 +269,6 @@ def unproven_across_host_bridges(context: Context) -> Iterator[Finding]:
             consequence="on some machines such copies report success and deliver wrong bytes",
             evidence=status_evidence(context, found[:1]) + _ways(found)[0].passed.iommu.evidence,
             rule="peer access across host bridges with a group type other than identity",
-            fix="boot with iommu=pt (or the IOMMU off) and prove the pair with `topocheck bw`; until then "
+            fix=f"{_boot(context)} (or the IOMMU off) and prove the pair with `topocheck bw`; until then "
             "NCCL_P2P_DISABLE=1, at the cost of copies through host memory",
         )

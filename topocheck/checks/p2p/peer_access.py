@@ -74,7 +74,7 @@ def refused(context: Context) -> Iterator[Finding]:
             continue
         groups.setdefault((code, *_expected(context, p, code)), []).append(p)
     for (code, state, why), same in groups.items():
-        meaning, fix = p2p_code(code) or (f"the code {code} is not known here", "update topocheck")
+        meaning, fix = p2p_code(code, is_guest(context)) or (f"the code {code} is not known here", "update topocheck")
         yield Finding(
             state=state,
             subject=subject_of(same),

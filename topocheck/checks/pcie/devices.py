@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import ends, living, named, pci_devices, quote
+from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest
 from topocheck.checks.sources import NICS, Needs
 from topocheck.model.base import Evidence, Finding, Missing, State
 from topocheck.model.kernel_log import xid
@@ -60,12 +61,15 @@ def device_lost(context: Context) -> Iterator[Finding]:
     for gpu in gpus.values():
         if not gpu.on_bus:
             evidence = _lost_evidence(gpu) + _from_log(context, gpu)
-            yield _lost(gpu.address, gpu.label, evidence, _lost_title(gpu))
+            error = _error_of(gpu)
+            title, fixes = _BY_ERROR.get(error, (_lost_title(gpu), _LOST)) if error else (_lost_title(gpu), _LOST)
+            yield _lost(gpu.address, gpu.label, evidence, title, first_fitting(context, *fixes))
     for address in sorted(nics.keys() | switches):
         device = devices.get(address)
         if device is not None and device.config_all_ones is True and not rests_suspended(device):
             label = nics.get(address, "NVSwitch")
-            yield _lost(address, label, device.evidence("config", "current_link_width"))
+            fix = first_fitting(context, *_LOST_NIC)
+            yield _lost(address, label, device.evidence("config", "current_link_width"), _GONE, fix)
 
 
 def _lost_evidence(gpu: Gpu) -> tuple[Evidence, ...]:
@@ -97,7 +101,63 @@ def _lost_title(gpu: Gpu) -> str:
     return _GONE
 
 
-def _lost(address: str, label: str, evidence: tuple[Evidence, ...], title: str = _GONE) -> Finding:
+def _error_of(gpu: Gpu) -> str | None:
+    """Return NVML's error of a GPU that answers on the bus; one that the bus has lost gives any."""
+    answers = gpu.pci is not None and gpu.pci.config_all_ones is False
+    return gpu.nvml.error.removeprefix("NVMLError_") if gpu.nvml is not None and answers else None
+
+
+_AGAIN = "; if it comes back, check power, riser and slot"
+_LOST = (
+    Fix(
+        "drain the guest, look for `Xid 79` in its kernel log (dmesg), and have its host reset the GPU or power-cycle",
+        (in_guest,),
+    ),
+    Fix(
+        "drain the node, look for `Xid 79` in the kernel log (dmesg), then reset the GPU (nvidia-smi -r, ends all "
+        f"that runs on it) or power-cycle{_AGAIN}"
+    ),
+)
+_LOST_NIC = (
+    Fix("drain the guest, look at its kernel log (dmesg), and have its host check the device", (in_guest,)),
+    Fix(
+        "drain the node, look for its driver's messages and PCIe errors (AER, DPC) in the kernel log (dmesg), then "
+        f"power-cycle the node{_AGAIN}"
+    ),
+)
+_BY_ERROR: dict[str, tuple[str, tuple[Fix, ...]]] = {
+    "ResetRequired": (
+        "it needs a reset before it can be used again (NVMLError_ResetRequired)",
+        (
+            Fix("drain the guest, and have its host reset the GPU", (in_guest,)),
+            Fix(
+                "drain the node and reset the GPU (nvidia-smi -r, ends all that runs on it; with NVSwitch all GPUs "
+                "together), or reboot; the Xid in dmesg says what happened"
+            ),
+        ),
+    ),
+    "InsufficientPower": (
+        "its external power is missing or insufficient (NVMLError_InsufficientPower)",
+        (
+            Fix("have the host's administrator check the power cables of this GPU", (in_guest,)),
+            Fix("switch the node off and check the card's power cables and the supply's rating"),
+        ),
+    ),
+    "IrqIssue": (
+        "the driver gets no interrupts from it (NVMLError_IrqIssue)",
+        (
+            Fix("restart the guest; if it comes back, have its host check the GPU's interrupts (MSI)", (in_guest,)),
+            Fix(
+                "check dmesg for NVRM and IRQ lines and /proc/interrupts for nvidia; reboot, update the firmware, and "
+                "take pci=nomsi off the kernel's command line"
+            ),
+        ),
+    ),
+}
+"""NVML's error of a GPU -> (what is the matter, what to do) (nvml.h, nvmlReturn_t)."""
+
+
+def _lost(address: str, label: str, evidence: tuple[Evidence, ...], title: str, fix: str | None) -> Finding:
     return Finding(
         state=State.FAIL,
         subject=f"{address} {label}",
@@ -106,8 +166,7 @@ def _lost(address: str, label: str, evidence: tuple[Evidence, ...], title: str =
         consequence="jobs that use it fail or hang, and what depends on it cannot be judged",
         evidence=evidence,
         rule="config space reads all ones, or NVML says GPU_IS_LOST",
-        fix="drain the node, look for `Xid 79` in the kernel log (dmesg), then reset the GPU (nvidia-smi -r, ends all "
-        "that runs on it) or power-cycle; if it comes back, check power, riser and slot",
+        fix=fix,
     )
 
 
@@ -170,7 +229,8 @@ def aer_errors(context: Context) -> Iterator[Finding]:
 
     Why it matters:
         An uncorrectable error is one that lost data or a device; fatal ones take the link down. Corrected errors
-        cost only time, but many of them announce worse.
+        cost only time, but many of them announce worse: a note, and a warning where one device has ten times the
+        threshold and its siblings have next to none.
 
     Fix:
         Look in the kernel log for the time and kind. Reseat card, riser or cable; update the firmware of switch and
@@ -202,16 +262,33 @@ def aer_errors(context: Context) -> Iterator[Finding]:
                 fix="check dmesg for the time and kind; reseat the card, riser or cable (switches the node off)",
             )
         elif corrected > limit:
+            others = [_count(d.aer_correctable) for d, _ in concerned if _alike(d, device)]
+            alone = corrected > _MANY * limit and len(others) > 2 and max(others) * _MANY < corrected
             yield Finding(
-                state=State.NOTE,
+                state=State.WARN if alone else State.NOTE,
                 subject=f"{device.address} {label}",
                 devices=(device.address,),
-                title=f"{corrected} corrected PCIe errors since boot",
+                title=f"{corrected} corrected PCIe errors since boot"
+                + (f"; {len(others)} of its kind have {max(others)} at most" if alone else ""),
                 consequence="each costs a little time; a growing count announces a failing link",
                 evidence=device.evidence("aer_dev_correctable"),
-                rule=f"more than {limit:g} corrected errors",
+                rule=f"more than {limit:g} corrected errors"
+                + (
+                    f"; more than {_MANY * limit:g}, and {_MANY} times those of each of its kind, warns"
+                    if alone
+                    else ""
+                ),
                 fix="re-check after an hour under load; if it grows, reseat the card (switches the node off)",
             )
+
+
+_MANY = 10
+"""How many times the threshold, and the count of each other device of a kind, corrected errors are more than a note."""
+
+
+def _alike(a: PciDevice, b: PciDevice) -> bool:
+    """Tell whether two functions are of one kind; the same function is none."""
+    return a.address != b.address and (a.vendor_id, a.device_id) == (b.vendor_id, b.device_id)
 
 
 def _count(value: int | Missing) -> int:

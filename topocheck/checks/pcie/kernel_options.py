@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import is_guest
-from topocheck.model.base import Evidence, Finding, Missing, State
-from topocheck.model.kernel_options import Doubt, Trouble, doubts
+from topocheck.model.base import Evidence, Finding, Missing, State, known
+from topocheck.model.kernel_options import Doubt, Trouble, doubts, pass_through
 
 
 @check(
@@ -40,7 +40,8 @@ def kernel_option_ignored(c: Context) -> Iterator[Finding]:
         raise not_applicable(f"the kernel's command line is not known ({options})")
     if not c.topology.gpus:
         raise not_applicable("no NVIDIA GPU")
-    for d in doubts(options):
+    machine = c.node.system.machine
+    for d in doubts(options, machine if known(machine) else None):
         yield Finding(
             state=State.NOTE,
             subject="node",
@@ -65,6 +66,8 @@ def _fix(c: Context, d: Doubt) -> str:
         return "write one list with all ports, with ; between them"
     if d.trouble is Trouble.TAKEN_BACK:
         return "keep the one that is meant"
+    if d.trouble is Trouble.UNKNOWN and d.word == "pt" and known(c.node.system.machine):
+        return f"write {pass_through(c.node.system.machine)}: the kernel parses {d.option} on x86 alone"
     if "acs" in d.word and not is_guest(c):
         return "remove it; ACS redirection is switched off per port, with pci=disable_acs_redir=PORT;PORT"
     return "remove it"

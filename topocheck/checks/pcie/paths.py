@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import ends, is_guest, listed, living, named, pci_devices, share
 from topocheck.checks.shared.pcie_links import Link, links
@@ -13,7 +15,7 @@ from topocheck.model.base import Evidence, Finding, Missing, State, known
 from topocheck.model.net import RdmaPort
 from topocheck.model.pci import PciDevice
 from topocheck.topology.links import generation, is_emulated, maximum
-from topocheck.topology.paths import joined_to_cpu
+from topocheck.topology.paths import joined_to_cpu, product_of
 from topocheck.topology.types import Gpu, Hop, HopKind, HostPath, Nic
 
 _EMULATED_GT_S, _EMULATED_LANES = 2.5, 1
@@ -97,14 +99,16 @@ def nic_slot_too_slow(context: Context) -> Iterator[Finding]:
         both ends can do (`pcie.link-width`, `pcie.link-speed`), fix that first.
 
     Does not apply:
-        In a guest, whose ports are not hardware, and to ports that are down. A NIC whose own interface is narrower
-        than its port is only noted: it was built so.
+        In a guest, whose ports are not hardware, and to ports that are down. Only noted are a NIC whose own interface
+        is narrower than its port (it was built so), and a narrow link above a switch that joins the NIC to a GPU, as
+        on boards whose NICs hold the switch (ConnectX-8): GPUDirect RDMA does not pass it.
     """
     if is_guest(context):
         raise not_applicable("the links of a guest are the hypervisor's")
     if not context.topology.nics:
         raise not_applicable("no RDMA device with a PCI function")
     every = [link for link in links(context) if not link.formal and not link.suspended]
+    gpus = {g.label: g for g in context.topology.gpus}
     used: dict[str, list[tuple[float, Link]]] = {}
     for link in every:
         if (rate := _working(link)) is not None:
@@ -118,7 +122,29 @@ def nic_slot_too_slow(context: Context) -> Iterator[Finding]:
         port, gbit_s = max(rates, key=lambda x: x[1])
         gb_s, narrow = min(hops, key=lambda x: x[0])
         if gbit_s > gb_s * 8:
-            yield _too_slow(nic, port, gbit_s, narrow, gb_s * 8, every)
+            found = _too_slow(nic, port, gbit_s, narrow, gb_s * 8, every)
+            beside = [gpus[x] for x in narrow.users if x in gpus] if not narrow.own else []
+            own = [rate for rate, link in hops if not any(x in gpus for x in link.users)]
+            if beside and own and gbit_s <= min(own) * 8 and _direct(beside):
+                found = _beside_gpus(found, beside)
+            yield found
+
+
+def _direct(gpus: list[Gpu]) -> bool:
+    """Tell whether a GPU is of a product with GPUDirect RDMA; why it is not to be had is said by other checks."""
+    return any((p := product_of(g)) is not None and p.gpudirect_rdma for g in gpus)
+
+
+def _beside_gpus(found: Finding, gpus: list[Gpu]) -> Finding:
+    """Make a note of it where GPUs below the same switch reach the NIC without the narrow link."""
+    names = listed(g.label for g in gpus)
+    return msgspec.structs.replace(
+        found,
+        state=State.NOTE,
+        consequence=f"transfers between this NIC and host memory are bounded by it; those with {names} do not pass it",
+        rule=f"{found.rule}; a link above the switch that joins NIC and GPU is a note",
+        fix=None,
+    )
 
 
 def _data_rate(port: RdmaPort) -> float | None:

@@ -58,8 +58,9 @@ def answers_lost(c: Context) -> Iterator[Finding]:
     if not lost:
         raise not_applicable("all data that the checks depend on is available")
     failed = {p.name for p in c.node.probes if p.state in ("failed", "timed_out")}
-    if silence(c) is not None:
-        failed.add("nvml")  # driver.not-answering says why, and what to do
+    if (silent := silence(c)) is not None:
+        # driver.not-answering says why, and what to do; a driver that nobody can use does not answer CUDA either.
+        failed.update(("nvml", "cuda") if silent.dead else ("nvml",))
     by_probe: dict[str, dict[str, Lost]] = {}
     first: dict[str, str] = {}  # question -> the probe it is reported under; several may have asked it
     for id_, state in c.judged.items():

@@ -127,7 +127,7 @@ def verbs_device_missing(c: Context) -> Iterator[Finding]:
     if not nics:
         raise not_applicable(no_active_nic(c))
     net = c.node.net
-    fix = first_fitting(c, *_OPEN)
+    fix = first_fitting(c, *_OPEN, Fix(_MISSING_FILES if _no_files(c) else _MODE))
     names = listed(n.label for n in nics)
     refused, others = _refused_nics(c, nics)
     if refused and others:
@@ -183,8 +183,18 @@ _OPEN = (
     ),
     Fix("map them into the container: docker run --device=/dev/infiniband (with all its files)", (in_container,)),
     Fix("request the NICs with the job: Slurm's device cgroup opens only those of its step", (in_slurm,)),
-    Fix("modprobe ib_uverbs, and check the mode of /dev/infiniband/uverbs* (0666 with rdma-core's udev rules)"),
 )
+_MISSING_FILES = "modprobe ib_uverbs; rdma-core's udev rules make /dev/infiniband/uverbs*"
+_MODE = (
+    "check the mode of /dev/infiniband/uverbs* (0666 with rdma-core's udev rules: install rdma-core, then udevadm "
+    "trigger), and DeviceAllow= of the service that runs this"
+)
+
+
+def _no_files(c: Context) -> bool:
+    """Tell whether /dev/infiniband has no device of a NIC."""
+    devices = c.node.net.verbs_devices
+    return isinstance(devices, Missing) or not any(d.startswith("uverbs") for d in devices)
 
 
 def _refused_nics(c: Context, nics: Sequence[Nic]) -> tuple[list[tuple[Nic, str]], list[Nic]]:

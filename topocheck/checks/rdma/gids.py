@@ -49,7 +49,8 @@ def gid_index(c: Context) -> Iterator[Finding]:
 
     Looks at:
         The entry of that index on every active RoCE port that NCCL_IB_HCA leaves: empty, RoCE v1, or RoCE v2 on a
-        link-local address. With NCCL before 2.21.5 also index 0, its default.
+        link-local address. With NCCL before 2.21.5 also index 0, its default. Where a newer NCCL chooses, whether the
+        port has an IPv4 address, which it looks for.
 
     Why it matters:
         Connecting fails with "invalid argument", or times out: link-local addresses are not routed, and RoCE v1
@@ -60,13 +61,12 @@ def gid_index(c: Context) -> Iterator[Finding]:
         address, which is reported.
 
     Does not apply:
-        InfiniBand ports, and a negative index. RoCE v1 as the default of an old NCCL is a note. An entry whose type
+        InfiniBand ports. RoCE v1 as the default of an old NCCL is a note. An entry whose type
         cannot be read (a container may hide it) is unknown.
     """
     s = in_force(c).get("NCCL_IB_GID_INDEX")
     version = installed_version(c)
-    if s is None and (version is None or version >= _CHOOSES_ITSELF):
-        raise not_applicable("NCCL_IB_GID_INDEX is not set")
+    by_nccl = s is None and (version is None or version >= _CHOOSES_ITSELF)
     index = values(c).integer("NCCL_IB_GID_INDEX", 0)
     roce = [
         port_of(n, p)
@@ -77,13 +77,39 @@ def gid_index(c: Context) -> Iterator[Finding]:
     ]
     if not roce:
         raise not_applicable("no active RoCE port")
-    if index < 0:
-        raise not_applicable("a negative index: NCCL chooses by itself")
+    if by_nccl or index < 0:
+        found = [f for p in roce if (f := _chosen_by_nccl(c, p)) is not None]
+        if not found:
+            raise not_applicable("NCCL chooses the GID by itself")
+        yield from found
+        return
     setting = quoted(s) if s is not None else (Evidence(version_words(c), "index 0 by default"),)
     for p in roce:
         f = _judge(p, index, setting, by_hand=s is not None)
         if f is not None:
             yield f
+
+
+def _chosen_by_nccl(c: Context, p: Port) -> Finding | None:
+    """Judge a port whose entry NCCL chooses: it looks for an IPv4 address, and stays at index 0 where there is none."""
+    gids = p.port.gids
+    family = in_force(c).get("NCCL_IB_ADDR_FAMILY")
+    if isinstance(gids, Missing) or (family is not None and family.value.strip() == "AF_INET6"):
+        return None
+    first, good = next((g for g in gids if g.index == 0), None), best(gids)
+    if first is None or good is None or is_ipv4(good.gid) or not is_link_local(first.gid):
+        return None
+    return Finding(
+        state=State.FAIL,
+        subject=p.where,
+        devices=(p.nic.address,),
+        title=f"{p.nic.label} has no IPv4 address, so NCCL takes index 0, which is link-local ({first.gid}); index "
+        f"{good.index} is RoCE v2 on {good.gid}",
+        consequence="connections to other hosts time out (status 12)",
+        evidence=p.port.evidence("gids/0", f"gids/{good.index}", f"gid_attrs/types/{good.index}"),
+        rule="NCCL looks for an address of NCCL_IB_ADDR_FAMILY, AF_INET by default (NVIDIA/nccl src/transport/net_ib)",
+        fix=f"NCCL_IB_ADDR_FAMILY=AF_INET6, or NCCL_IB_GID_INDEX={good.index}, on every node",
+    )
 
 
 def _judge(p: Port, index: int, setting: tuple[Evidence, ...], *, by_hand: bool) -> Finding | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, check, not_applicable, once
-from topocheck.checks.shared.common import is_guest, listed, named
+from topocheck.checks.shared.common import is_guest, listed, living, named
 from topocheck.checks.shared.fixes import Fix, first_fitting, in_container
 from topocheck.checks.shared.settings import (
     active_nics,
@@ -224,9 +224,9 @@ def nearest_nic_far(c: Context) -> Iterator[Finding]:
     nics = active_nics(c)
     if not nics:
         raise not_applicable(no_active_nic(c))
-    gpus = [g for g in c.topology.gpus if not joined_to_cpu(g)]
+    gpus = [g for g in living(c) if not joined_to_cpu(g)]
     if not gpus:
-        raise not_applicable("no GPU that reaches NICs by PCIe")
+        raise not_applicable("no GPU that answers and reaches NICs by PCIe")
     best = {g.address: _best(c, g) for g in gpus}
     placed = {v.gpu: v.class_ for v in c.topology.nearest_nics}
     classes = [v.class_ for v in best.values() if known(v.class_)]

@@ -72,8 +72,8 @@ def port_down(c: Context) -> Iterator[Finding]:
     Does not apply:
         A port nobody cabled is no fault: without a policy, and unless most ports of its kind are up, it is a note.
         So is a port that is switched off. It fails where the policy expects a rate of every NIC
-        (`expect.nic_rate_gbit_s`), and warns once where at least four NICs near GPUs are here and none has a
-        partner.
+        (`expect.nic_rate_gbit_s`), and warns once where at least four NICs near GPUs are here and none of these is
+        active.
     """
     rdma = c.node.net.rdma
     if isinstance(rdma, Missing) and rdma.reason is not Reason.ABSENT:
@@ -93,7 +93,8 @@ def port_down(c: Context) -> Iterator[Finding]:
     for p in every:
         if p.port.state == "ACTIVE":
             up_of_card.setdefault(p.card, p)
-    whole = [] if up_of_card else [p for p in every if p.near is not False and _without_partner(p)]
+    near_up = any(p.port.state == "ACTIVE" and p.near is not False for p in every)
+    whole = [] if near_up else [p for p in every if p.near is not False and _without_partner(p)]
     if len(whole) >= _A_NODE_OF_NICS and not any(_expected(c, p) for p in whole):
         yield _none_up(whole)
         every = tuple(p for p in every if p not in whole)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from topocheck.checks.registry import Context, once
 from topocheck.model.base import Evidence, Fact, Missing, Reason, is_lost, known
 from topocheck.model.pci import PciDevice
+from topocheck.topology.inventory import rests_suspended
 from topocheck.topology.links import is_emulated
 from topocheck.topology.types import Gpu, Nic
 
@@ -70,8 +71,13 @@ def living(context: Context) -> list[Gpu]:
 
 @once
 def ends(context: Context) -> list[Gpu | Nic]:
-    """Return the GPUs that still answer, and the NICs."""
-    return [*living(context), *context.topology.nics]
+    """Return the GPUs and the NICs that still answer on the bus."""
+    return [*living(context), *(n for n in context.topology.nics if not _gone(n.pci))]
+
+
+def _gone(device: PciDevice | None) -> bool:
+    """Tell whether nobody answers at a function's address; one that is suspended sleeps."""
+    return device is not None and device.config_all_ones is True and not rests_suspended(device)
 
 
 def given_away(gpu: Gpu) -> bool:

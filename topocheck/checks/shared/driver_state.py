@@ -59,10 +59,18 @@ _DEAD = frozenset(
 def silence(c: Context) -> Silence | None:
     """Return why NVML told nothing although the driver is loaded; None where it answers, or no driver is loaded."""
     why = c.node.nvml.gpus
-    if not isinstance(why, Missing) or not driver_loaded(c.node):
+    if not isinstance(why, Missing) or not (driver_loaded(c.node) or _said_by_smi(c, why)):
         return None
     said = c.node.nvml.error or str(why)
     return _of_library(why, said) or _of_time(c, why, said) or _of_files(c, said) or _of_word(why, said)
+
+
+def _said_by_smi(c: Context, why: Missing) -> bool:
+    """Tell whether nvidia-smi's text holds an error of NVML that only a loaded driver gives."""
+    return c.node.made_from is not None and why.detail.startswith("NVMLError_") and why.detail not in _NO_DRIVER
+
+
+_NO_DRIVER = frozenset({"NVMLError_DriverNotLoaded", "NVMLError_LibraryNotFound", "NVMLError_NoPermission"})
 
 
 def probe(c: Context, name: str) -> ProbeStatus | None:

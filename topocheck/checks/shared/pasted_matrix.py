@@ -61,7 +61,7 @@ def _refused(codes: Mapping[tuple[str, str], Mapping[str, str]]) -> Iterator[Fin
             if pair[0] < pair[1] or (pair[1], pair[0]) not in codes:
                 by_code.setdefault(code, []).append(pair)
     for code, pairs in sorted(by_code.items()):
-        meaning, fix = p2p_code(code) or ("unknown to this version", "")
+        meaning, fix = p2p_code(code, guest=None) or ("unknown to this version", "")
         yield Finding(
             id="p2p.refused",
             state=State.UNKNOWN if code == "U" else State.NOTE,
@@ -180,9 +180,11 @@ def _fewer(t: Topology, paths: dict[tuple[str, str], Path], inside: frozenset[st
     usual = max((v for v, n in Counter(pairs.values()).items() if n >= enough), default=0)
     if len(inside) < 4 or not usual:
         return
+    poor = set[str]()
     for gpu in sorted(inside):
         own = [links for pair, links in pairs.items() if gpu in pair]
         if own and all(links < usual for links in own):
+            poor.add(gpu)
             yield Finding(
                 id="nvlink.links-down",
                 state=State.FAIL,
@@ -193,6 +195,22 @@ def _fewer(t: Topology, paths: dict[tuple[str, str], Path], inside: frozenset[st
                 rule="as many links as most pairs of the matrix",
                 fix=_RESET,
             )
+
+    odd = [pair for pair, links in pairs.items() if links < usual and not poor & set(pair)]
+    # A mesh of two kinds of pairs was built so; one or two that lack links among many were not.
+    if odd and len(odd) * 5 <= len(pairs):
+        a, b = odd[0]
+        yield Finding(
+            id="nvlink.links-down",
+            state=State.FAIL,
+            subject=listed(f"{x}-{y}" for x, y in odd),
+            title=f"{a}-{b} has {pairs[a, b]} NVLinks, {sum(n == usual for n in pairs.values())} of {len(pairs)} pairs "
+            f"have {usual}",
+            consequence="traffic between them is slower, and collectives run at the speed of the slowest pair",
+            evidence=(_row(t, a), _row(t, b)),
+            rule="as many links as four of five pairs of the matrix",
+            fix=_RESET,
+        )
 
 
 def _one_sided(t: Topology) -> Iterator[Finding]:

@@ -16,7 +16,15 @@ _NUMBERS = r"[0-9a-fA-Fx,:. ()\[\]\-]{0,80}"
 PATTERNS = (
     rf"NVRM: Xid \(PCI:{_ADDRESS}\): [0-9]{{1,3}}",
     rf"NVRM: GPU {_ADDRESS}: (?:RmInitAdapter failed!|GPU has fallen off the bus)(?: \({_NUMBERS}\))?",
-    rf"NVRM: The NVIDIA GPU {_ADDRESS}[^;]{{0,40}}",
+    rf"NVRM: The NVIDIA GPU {_ADDRESS} \(PCI ID: [0-9a-f]{{4}}:[0-9a-f]{{4}}\)"
+    r"(?: installed in this (?:vGPU host )?system (?:is not supported by open nvidia\.ko"
+    r"|requires use of the NVIDIA open kernel modules|is not supported by the NVIDIA [0-9.]{3,20} driver release))?",
+    r"NVRM: The NVIDIA [\w ()\-]{1,60} GPU installed in this system is supported through the NVIDIA [0-9.x]{3,12}"
+    r" Legacy",
+    r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: BAR[0-9] is [0-9]{1,6}M @ 0x[0-9a-f]{1,16}"
+    rf" \(PCI:{_ADDRESS}\)",
+    r"Loading of (?:unsigned module|module with (?:unsupported crypto|unavailable key)) is rejected",
+    r"Lockdown: [\w.\-]{1,16}: unsigned module loading is restricted",
     r"NVRM: API mismatch: the (?:NVIDIA kernel module|client) has (?:the )?version [0-9.]{1,20}",
     rf"(?:pcieport|pci|nvidia|mlx5_core) {_ADDRESS}: (?:BAR [0-9]{{1,2}}(?: \[[^\]]{{0,80}}\])?|bridge window"
     r"(?: \[[^\]]{0,80}\])?)(?::| )\s?(?:no space for|can't assign;?|failed to assign)(?: (?:no space|bridge window"
@@ -33,7 +41,7 @@ PATTERNS = (
 )
 _WORDS = (
     *("NVRM", "no space for", "can't assign", "failed to assign", "AER: Correct", "AER: Uncorrect", "AER: Multiple"),
-    *("PCIe Bus Error", "DPC", "mlx5_core", "bnxt_en"),
+    *("PCIe Bus Error", "DPC", "mlx5_core", "bnxt_en", "Loading of", "unsigned module"),
 )
 """One of them is in every line of interest; a look for a word costs a tenth of a pattern."""
 _IN_RECORD = tuple(word.encode() for word in _WORDS)
@@ -45,12 +53,19 @@ def _pattern() -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{p})" for p in PATTERNS), re.ASCII)
 
 
+def _one_line(text: str) -> str:
+    """Return a message of NVIDIA's driver that has several lines as one; /dev/kmsg writes a line break as \\x0a."""
+    if "\\x0a" not in text and "\n" not in text:
+        return text
+    return re.sub(r"(?:\\x0a|\n)(?:NVRM:)?[ \t]*", " ", text)
+
+
 def of_interest(text: str) -> str | None:
     """Return of a line of the kernel's log the part about a GPU, NIC or port; None for every other line.
 
     What follows an Xid's number (a process, its name) is never taken.
     """
-    m = _pattern().search(text) if any(word in text for word in _WORDS) else None
+    m = _pattern().search(_one_line(text)) if any(word in text for word in _WORDS) else None
     return m[0].strip() if m else None
 
 

@@ -43,6 +43,7 @@ _KINDS = re.compile(
     r"Linux version |DMI: |Hypervisor detected: "
     r"|(?:Kernel )?[Cc]ommand line: |pci(?:_bus)? [0-9a-f]{4,8}:|NVRM: |PCI host bridge"
     r"|(?:pcieport|mlx5_core|nvidia) [0-9a-f]{4,8}:"
+    r"|Loading of (?:unsigned )?module .*is rejected|Lockdown: "
 )
 
 
@@ -51,6 +52,26 @@ def recognise(text: str) -> bool:
     if "X.Org X Server" in text[: 1 << 16]:
         return False  # X's log has the kernel's stamp, and quotes its command line
     return any((m := _STAMP.match(line)) is not None and _KINDS.match(line, m.end()) for _, line in numbered(text))
+
+
+_GOES_ON = re.compile(r"NVRM: (?:The NVIDIA .{1,80}|This PCI I/O region assigned to your NVIDIA device is invalid:)$")
+"""The first line of a message of NVIDIA's driver that has several."""
+MAX_GOES_ON = 3
+"""Lines after the first of a message of NVIDIA's driver that say what it is about."""
+
+
+def _joined(line: str, after: list[str]) -> str:
+    """Return a message of NVIDIA's driver as one line; dmesg indents its further lines, syslog gives each a stamp."""
+    if not _GOES_ON.match(line.rstrip()):
+        return line
+    out = [line.rstrip()]
+    for raw in after:
+        stamp = _STAMP.match(raw)
+        rest = raw[stamp.end() :] if stamp is not None else raw if raw[:1].isspace() else None
+        if rest is None or _GOES_ON.match(rest.strip()):
+            break
+        out.append(rest.strip().removeprefix("NVRM:").strip())
+    return " ".join(out)
 
 
 _START = re.compile(r"^.{0,120}\bLinux version [0-9]+\.[0-9]+\S* \(", re.M)
@@ -72,12 +93,14 @@ def read(text: str) -> Answers:
     groups: list[str] = []
     messages: list[tuple[int, str]] = []
     text, before = _last_boot(text)
-    for number, raw in ((n + before, line) for n, line in numbered(text)):
+    lines = list(numbered(text))
+    for at, (number, raw) in enumerate((n + before, line) for n, line in lines):
         stamp = _STAMP.match(raw)
         if stamp is None:
             continue
         line = raw[stamp.end() :]
-        if (part := of_interest(line)) is not None and len(messages) < MAX_MESSAGES:
+        whole = _joined(line, [x for _, x in lines[at + 1 : at + 1 + MAX_GOES_ON]]) if "NVRM:" in line else line
+        if (part := of_interest(whole)) is not None and len(messages) < MAX_MESSAGES:
             messages.append((number, part))
         if m := _FUNCTION.match(line):
             address = normalize_address(m[1])

@@ -38,6 +38,14 @@ _INIT: tuple[tuple[re.Pattern[str], Answer], ...] = (
         re.compile(r"Failed to initialize NVML: Unknown Error", re.I),
         HostError(Reason.UNSUPPORTED, "NVMLError_Unknown"),
     ),
+    (
+        re.compile(r"Failed to initialize NVML: GPU access blocked by the operating system", re.I),
+        HostError(Reason.UNSUPPORTED, "NVMLError_OperatingSystem"),
+    ),
+    (
+        re.compile(r"Failed to initialize NVML: Timeout", re.I),
+        HostError(Reason.TIMED_OUT, "NVMLError_Timeout"),
+    ),
     (re.compile(r"No devices were found\s*$"), 0),
 )
 """The line with which nvidia-smi ends -> NVML's answer to how many GPUs there are."""
