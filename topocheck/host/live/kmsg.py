@@ -54,7 +54,7 @@ def _pattern() -> re.Pattern[str]:
 
 
 def _one_line(text: str) -> str:
-    """Return a message of NVIDIA's driver that has several lines as one; /dev/kmsg writes a line break as \\x0a."""
+    r"""Return a message of NVIDIA's driver with several lines as one; /dev/kmsg writes a line break as \x0a."""
     if "\\x0a" not in text and "\n" not in text:
         return text
     return re.sub(r"(?:\\x0a|\n)(?:NVRM:)?[ \t]*", " ", text)
