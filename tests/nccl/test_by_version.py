@@ -5,8 +5,10 @@ The expected values are those that NCCL's code of 2.30.4 and 2.30.7 gave for the
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from topocheck.nccl.predict.graph import build_graph
 from topocheck.nccl.predict.predict import predict
 from topocheck.nccl.predict.types import HostInput, Prediction
 from topocheck.nccl.rules.versions import Cpu, cpu_gb_s
@@ -126,3 +128,61 @@ def test_the_rate_between_sockets(vendor: str, family: int, model: int, old: flo
     """From 2.31 by the generation of AMD's CPUs; Intel's newest are no longer taken for Sapphire Rapids (topo.cc)."""
     cpu = Cpu(arch="x86_64", vendor=vendor, family=family, model=model)
     assert (cpu_gb_s(cpu, NEW), cpu_gb_s(cpu, (2, 31, 2))) == (old, new)
+
+
+# What NCCL's own code answers (benchmarks/nccl_graph_oracle.py) for three sockets with a GPU and a NIC of 48 GB/s each;
+# NVLink joins 0 to 1 and 1 to 2. Between 0 and 2 stand 22 GB/s between sockets, so the NICs win; but on one host up to
+# 2.28.3 there are none, since every GPU reaches the first without them. Without the NVLinks it does not: NICs stay.
+def three_sockets(*, nvlink: bool) -> str:
+    part = (
+        '<cpu numaid="{n}" affinity="ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">'
+        '<pci busid="0000:{n}0:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">'
+        '<pci busid="0000:{n}1:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">'
+        '<gpu dev="{n}" sm="90" rank="{n}" gdr="1">{links}</gpu></pci>'
+        '<pci busid="0000:{n}2:00.0" class="0x020000" link_speed="32.0 GT/s PCIe" link_width="16">'
+        '<nic><net name="mlx5_{n}" dev="{n}" speed="400000" port="1" guid="0x{n}1" gdr="1"/></nic></pci></pci></cpu>'
+    )
+    far = '<nvlink target="fffffff:ff:ff.0" count="0" tclass="0x068000"/>'
+    to = '<nvlink target="0000:{}1:00.0" count="4" tclass="0x030200"/>'
+    links = (
+        {0: to.format(1), 1: to.format(0) + to.format(2), 2: to.format(1)} if nvlink else dict.fromkeys(range(3), far)
+    )
+    return f'<system version="1">{"".join(part.format(n=n, links=links[n]) for n in range(3))}</system>'
+
+
+@pytest.mark.parametrize(
+    ("version", "nvlink", "path", "way"),
+    [
+        ((2, 27, 7), True, "SYS", "SHM"),
+        ((2, 28, 3), True, "SYS", "SHM"),
+        ((2, 28, 7), True, "NET", "NET"),
+        ((2, 27, 7), False, "NET", "NET"),
+    ],
+)
+def test_nics_on_one_host(version: tuple[int, int, int], *, nvlink: bool, path: str, way: str) -> None:
+    root = parse_topology(three_sockets(nvlink=nvlink)).root
+    settings = {"NCCL_NVB_DISABLE": "1"}
+    host = HostInput(name="a", topology=root, settings=settings, assume=True, cumem=True)
+    pair = predict((host,), version).pair(0, 2)
+    assert (pair.routed, pair.transport_kind) == (path, way)
+    several = predict((host, msgspec.structs.replace(host, name="b")), version)
+    assert several.pair(0, 2).transport_kind == "NET"
+
+
+# A GPU and its CPU joined by C2C (10 x 44.712 GB/s), two GPUs below a CPU, no NVLink: C2C is no link up to 2.18.6,
+# counts as NVLink from 2.19.1 and is a type of its own from 2.26.2.
+@pytest.mark.parametrize(
+    ("version", "kinds"), [((2, 18, 6), set()), ((2, 19, 1), {"NVL"}), ((2, 25, 1), {"NVL"}), ((2, 26, 2), {"C2C"})]
+)
+def test_c2c_by_version(version: tuple[int, int, int], kinds: set[str]) -> None:
+    gpus = "".join(
+        f'<pci busid="0000:0{n}:00.0" class="0x030200" link_speed="32.0 GT/s PCIe" link_width="16">'
+        f'<gpu dev="{n}" sm="90" rank="{n}" gdr="1"><c2c bw="44712" count="10"/></gpu></pci>'
+        for n in (1, 2)
+    )
+    text = f'<system version="1"><cpu numaid="0" affinity="ff" arch="arm64">{gpus}</cpu></system>'
+    graph = build_graph(parse_topology(text).root, version)
+    found = {link.kind for node in graph.nodes["GPU"] for link in node.links if link.to.kind == "CPU"} - {"PCI"}
+    assert found == kinds
+    rates = [x.gb_s for node in graph.nodes["GPU"] for x in node.links if x.kind in kinds]
+    assert rates == ([pytest.approx(447.12)] * 2 if kinds else [])

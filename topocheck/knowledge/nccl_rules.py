@@ -14,7 +14,11 @@ PathWord = Literal["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB"
 """Path types of all versions (src/graph/topo.h); SOC and NODE are those of versions before 2.6."""
 
 Switch = Literal[
+    "c2c_links",
     "cpuid_family",
+    "fuses_pex890xx",
+    "nic_user_is_nearest",
+    "one_host_drops_nics",
     "first_nic_by_sharers",
     "path_type_first",
     "c2c",

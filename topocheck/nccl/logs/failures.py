@@ -9,6 +9,7 @@ import msgspec
 
 from topocheck.knowledge.nccl_causes import Cause, FailureCode, ResultCode
 from topocheck.model.address import format_cpulist
+from topocheck.nccl.logs.last_warnings import LastWarnings
 from topocheck.nccl.logs.phrases import Phrases
 from topocheck.nccl.logs.returns import Returns
 from topocheck.nccl.logs.signs import fallback, ranked, rows, signs_in
@@ -70,6 +71,7 @@ class FailureFinder:
         self._loud: dict[str, int] = {}
         self._near: dict[tuple[bytes, bool], _Warned] = {}
         self._returns = Returns()
+        self._last = LastWarnings()
         self._returned_near: dict[ResultCode, tuple[_Warned | None, bool]] = {}
         self._timeouts: dict[int, tuple[int, str]] = {}
         self._timeout_lines: tuple[int, int] = (0, 0)
@@ -92,7 +94,14 @@ class FailureFinder:
             self._warned(b"", found, text, number)
 
     def message(
-        self, line: bytes, number: int, *, warning: bool = False, process: bytes = b"", where: bytes = b""
+        self,
+        line: bytes,
+        number: int,
+        *,
+        warning: bool = False,
+        process: bytes = b"",
+        thread: bytes = b"",
+        where: bytes = b"",
     ) -> None:
         """Take the text of one of NCCL's own lines; `where` is the source file and line that a warning states."""
         text = line.decode("utf-8", "replace")
@@ -103,6 +112,7 @@ class FailureFinder:
         self._keep(found, text, number, loud=warning)
         if warning:
             self._warned(process, found, text, number)
+            self._last.warning(text.strip()[:_MAX_TEXT], number, process, thread)
 
     def last_error(self, line: bytes, number: int) -> None:
         """Take the line that follows `Last error:` in PyTorch's message: NCCL's own last warning."""
@@ -120,6 +130,15 @@ class FailureFinder:
         if code is not None and code not in self._returned_near:
             self._returned_near[code] = self._nearest(process)
         return code is not None
+
+    @property
+    def wants_info(self) -> bool:
+        """Whether an informational line of a thread would change what is thought of its last warning."""
+        return self._last.waiting()
+
+    def info(self, text: bytes, process: bytes, thread: bytes) -> None:
+        """Take an informational line that hands no code up."""
+        self._last.info(text, process, thread)
 
     def _code(self, code: FailureCode, text: str, number: int) -> None:
         found = self._codes.get(code)
@@ -166,6 +185,7 @@ class FailureFinder:
         out = [self._stated(code, s, signs) for code, s in self._codes.items()]
         out += self._alone(signs, out)
         out = sorted([*out, *self._timed_out()], key=lambda f: f.line)
+        out = out or self._last.failures(self._log, completed)
         waiting = _unfinished(self._log)
         if out and waiting is not None:
             self._log.notes.append(f"init did not complete: {waiting.text}")

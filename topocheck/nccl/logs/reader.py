@@ -15,6 +15,7 @@ from topocheck.nccl.logs.failures import FailureFinder
 from topocheck.nccl.logs.findings import findings_of, mixed_ranks
 from topocheck.nccl.logs.fitted import fitted
 from topocheck.nccl.logs.handlers import HEAD, Handlers
+from topocheck.nccl.logs.returns import is_return
 from topocheck.nccl.logs.types import NcclLog
 
 MAX_LINE = 8192
@@ -167,9 +168,11 @@ class LogReader(Handlers):
         if warning:
             head = HEAD.search(before)
             self.warning(head[1] if head else b"", text)
-            process, where = (head[1] + b":" + head[2], head[5] or b"") if head else (b"", b"")
-            self._failures.message(text, log.lines, warning=True, process=process, where=where)
+            process, thread, where = (head[1] + b":" + head[2], head[3], head[5] or b"") if head else (b"", b"", b"")
+            self._failures.message(text, log.lines, warning=True, process=process, thread=thread, where=where)
             return
+        if self._failures.wants_info and not is_return(text) and (head := HEAD.search(before)):
+            self._failures.info(text, head[1] + b":" + head[2], head[3])
         word = text.partition(b" ")[0]
         handler = self._handlers.get(word)
         if handler is not None:

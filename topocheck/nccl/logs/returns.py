@@ -27,6 +27,11 @@ _CALLS = frozenset("init.cc group.cc enqueue.cc net.cc transport.cc".split())
 """Files from which a code reaches the program, or ends a transport."""
 
 
+def is_return(text: bytes) -> bool:
+    """Tell whether an informational line hands a return code up."""
+    return b" -> " in text and _RETURN.match(text) is not None
+
+
 class Returned(msgspec.Struct):
     """Codes of a thread that were handed up one after the other."""
 

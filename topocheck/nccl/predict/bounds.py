@@ -101,11 +101,14 @@ def _partly_joined(view: HostView) -> tuple[float, str]:
     Channels run different rings, so no single order limits them all. But each ring leaves every GPU, and every group
     of GPUs, at least once: all channels together get no more than what leads out of it.
     """
-    up = [max((x.gb_s for x in node.links if x.kind == "PCI"), default=0.0) for node in view.graph.nodes["GPU"]]
+    # POWER9 and Grace reach their CPU by NVLink or C2C, next to PCIe.
+    out = [[x for x in node.links if x.to.kind not in ("GPU", "NVS")] for node in view.graph.nodes["GPU"]]
+    up = [sum(x.gb_s for x in links) for links in out]
+    outward = "the PCIe" if all(x.kind == "PCI" for links in out for x in links) else "the PCIe and CPU"
     one = [(_nvlink_width(view, i) + rate, f"all links of {view.graph.gpus[i].address}") for i, rate in enumerate(up)]
     groups = _groups(view)
     several = [
-        (sum(up[i] for i in g), f"the PCIe links of {', '.join(view.graph.gpus[i].address for i in sorted(g))}")
+        (sum(up[i] for i in g), f"{outward} links of {', '.join(view.graph.gpus[i].address for i in sorted(g))}")
         for g in groups
         if len(groups) > 1
     ]

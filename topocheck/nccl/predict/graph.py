@@ -52,8 +52,8 @@ def build_graph(root: Element, version: Version, gpus: tuple[str, ...] | None = 
         graph.numa.append("0")
         graph.notes.append("no CPU in the file: NCCL makes one, numaid 0")
     add_nvlinks(graph, elements)
-    if versions.has("c2c", version):
-        add_c2c(graph, elements)
+    if versions.has("c2c_links", version):
+        add_c2c(graph, elements, "C2C" if versions.has("c2c", version) else "NVL")
     flatten_switches(graph)
     add_switch_links(graph, root)
     connect_cpus(graph)

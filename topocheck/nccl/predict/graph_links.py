@@ -36,15 +36,15 @@ def add_nvlinks(graph: Graph, elements: list[tuple[GraphNode, Element, int]]) ->
                 connect(remote, node, "NVL", gb_s)
 
 
-def add_c2c(graph: Graph, elements: list[tuple[GraphNode, Element, int]]) -> None:
-    """Add the chip-to-chip links between GPUs and their CPUs."""
+def add_c2c(graph: Graph, elements: list[tuple[GraphNode, Element, int]], kind: str) -> None:
+    """Add the chip-to-chip links between GPUs and their CPUs, as links of a kind (NVL before NCCL had one for them)."""
     for node, e, shares in elements:
         for link in e.having("c2c"):
             cpu = _cpu_above(node)
             gb_s = integer(link.get("count")) * integer(link.get("bw")) / 1000 / shares
             if cpu is not None and gb_s:
-                connect(node, cpu, "C2C", gb_s)
-                connect(cpu, node, "C2C", gb_s)
+                connect(node, cpu, kind, gb_s)
+                connect(cpu, node, kind, gb_s)
 
 
 def _cpu_above(node: GraphNode) -> GraphNode | None:
@@ -73,6 +73,8 @@ def flatten_switches(graph: Graph) -> None:
     for outer in graph.nodes["PCI"]:
         level = _level(outer.switch_id)
         if level is None or level[0] == "two_level_inner" or outer in fused:
+            continue
+        if level[0] == "two_level_outer" and not versions.has("fuses_pex890xx", graph.version):
             continue
         inner_ones = []
         for inner in [x.to for x in outer.links if x.to.kind == "PCI" and x.to.up is outer]:

@@ -50,6 +50,7 @@ class HostView:
     """One host with its graph.
 
     Attributes:
+        wanted: addresses of the GPUs of the job; None for all.
         first: the paths as found.
         table: those after all tests; changed by `put` alone, which keeps what was worked out of them true.
         changes: how often the nearest nodes of some node became others.
@@ -60,6 +61,7 @@ class HostView:
     def __init__(self, host: HostInput, version: Version, gpus: tuple[str, ...] | None = None) -> None:
         self.host = host
         self.version = version
+        self.wanted = gpus
         self.settings = Settings(host.settings, version)
         self.graph = build_graph(host.topology, version, gpus)
         nvb = versions.has("nvb", version) and not self.settings.nonzero("NCCL_NVB_DISABLE")

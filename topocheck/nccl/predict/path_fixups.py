@@ -5,6 +5,8 @@ The order of the steps is that of ncclTopoComputePaths (src/graph/paths.cc, 2.30
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from topocheck.knowledge.nccl_rules import word
@@ -97,14 +99,16 @@ def _mirror(value: int, power: int) -> int:
 def local_gpu(view: HostView, net: int) -> int | None:
     """Return the GPU that uses this NIC as its own (ncclTopoGetLocalGpu), or None.
 
-    It is the first to come to the NIC when all GPUs nearest to it go through their channels side by side.
+    It is the first to come to the NIC when all GPUs nearest to it (all of the job before 2.19.1) go through their
+    channels side by side.
     """
     kept = view.users.get(net)
     if kept is not None and kept[1] == view.changes:
         return kept[0]
     best: tuple[int, int] | None = None
     last = min(_CHANNELS - 1, len(view.graph.nets) + 1)
-    for gpu in view.locals_of("NET", net, "GPU"):
+    every: Iterable[int] = range(len(view.graph.gpus))
+    for gpu in view.locals_of("NET", net, "GPU") if versions.has("nic_user_is_nearest", view.version) else every:
         c = _choice(view, gpu)
         if c is None or net not in c.nets:
             continue
@@ -151,6 +155,24 @@ def reroute(view: HostView, containers: dict[int, str] | None = None) -> list[st
         for gpu in gpus:
             _route_to_nic(view, gpu, net)
     return list(fatal)
+
+
+def without_nics(view: HostView, containers: dict[int, str] | None = None) -> HostView:
+    """Return the view, after `reroute`, of a job that is on this host alone: up to 2.28.3 NCCL drops the NICs there.
+
+    It does so where every GPU reaches the first without the network (ncclTopoTrimSystem), and then works the paths out
+    once more. The paths to the NICs are kept: they are what a job over several hosts gets.
+    """
+    domains: list[int] = []
+    for g in range(len(view.graph.gpus)):
+        joined = (p for p in range(g) if versions.rank(view.path("GPU", g, "GPU", p).type) < versions.rank("NET"))
+        domains.append(min((domains[p] for p in joined), default=g))
+    if any(domains) or not view.nets_compete or not versions.has("one_host_drops_nics", view.version):
+        return view
+    alone = HostView(view.host, view.version, view.wanted)
+    alone.nets_compete = False
+    reroute(alone, containers)
+    return alone
 
 
 def _set_p2c(view: HostView) -> None:

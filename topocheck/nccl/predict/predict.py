@@ -8,7 +8,7 @@ from topocheck.nccl.predict import algorithms
 from topocheck.nccl.predict.bounds import bounds
 from topocheck.nccl.predict.graph import build_graph
 from topocheck.nccl.predict.pair_tests import Gdr, HostView
-from topocheck.nccl.predict.path_fixups import local_net, reroute
+from topocheck.nccl.predict.path_fixups import local_net, reroute, without_nics
 from topocheck.nccl.predict.transport import local_pair, no_gpu, remote_pair
 from topocheck.nccl.predict.types import Bound, HostInput, NicPair, Prediction, RankPair, RankSpec
 from topocheck.nccl.rules import versions
@@ -58,7 +58,10 @@ def _predict(hosts: tuple[HostInput, ...], version: Version, ranks: tuple[RankSp
         here = [r for r in ranks if r.host == name]
         view = HostView(by_name[name], version, tuple(r.gpu for r in here))
         marks = {i: r.container for r in here if (i := view.gpu(r.gpu)) is not None}
-        stops = [by_name[name].fatal, *reroute(view, marks), algorithms.list_stops(view.settings), _one_sided(view)]
+        rerouted = reroute(view, marks)
+        if len({r.host for r in ranks}) == 1:
+            view = without_nics(view, marks)
+        stops = [by_name[name].fatal, *rerouted, algorithms.list_stops(view.settings), _one_sided(view)]
         fatal += [f"{name}: {stop}" if len(by_name) > 1 else stop for stop in stops if stop]
         views[name] = view
     rank_of = {
