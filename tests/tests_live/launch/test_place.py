@@ -21,11 +21,13 @@ from tests.support.slurm import free_ports
 from tests.support.waiting import PATIENCE_S, until
 from tests.tests_live.launch.callers import SECRET, Caller, environment, hello, meeting, world
 from topocheck.tests_live.launch import frames, place
+from topocheck.tests_live.launch.exchange import gather
 from topocheck.tests_live.launch.frames import derived
+from topocheck.tests_live.launch.rank_status import RollCall
 from topocheck.tests_live.launch.refusals import refusal_text
 from topocheck.tests_live.launch.rendezvous import Rendezvous, join, rejoin, warn
 from topocheck.tests_live.launch.secret import find_secret
-from topocheck.tests_live.launch.world import LaunchError
+from topocheck.tests_live.launch.world import LaunchError, RankLostError
 
 ROOT = Path(__file__).parents[3]
 
@@ -378,3 +380,20 @@ def test_every_refusal_has_its_words(reason: str) -> None:
     text = refusal_text(frames.Refused(reason=reason, value="v", node="n"), hello())
     assert text
     assert "\n" not in text
+
+
+def test_of_two_processes_that_say_they_are_one_rank_neither_is_taken() -> None:
+    """Two jobs without a secret on one address and port: whose rank it is, nobody can tell."""
+    with meeting(2) as ranks:
+        ranks[1].put("word/1", b"who knows of which job")
+        with environment(SECRET), pytest.raises(LaunchError, match="is rank 1 of this job already"):
+            join(world(1, 2, ports=ranks[0].ticket.ports), "test", PATIENCE_S)
+        got = gather(ranks[0], b"mine", PATIENCE_S)
+        assert got is not None
+        node = ranks[1].node
+        said = f"two processes on node {node} say that they are rank 1 of this job"
+        assert list(got.payloads) == [0]
+        assert got.missing[1].startswith(said)
+        assert got.refused == got.missing
+        with pytest.raises(RankLostError, match=said):
+            RollCall(ranks[0]).wait_for_all(0.0)

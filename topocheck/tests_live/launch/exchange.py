@@ -73,8 +73,11 @@ def gather_words(meeting: Rendezvous, what: str, deadline_s: float) -> Gathered:
     size = meeting.world.size
     late = {int(k.rpartition("/")[2]) for k in meeting.missing([f"{what}/{r}" for r in range(size)], deadline_s)}
     payloads = {r: meeting.get(f"{what}/{r}") or b"" for r in range(size) if r not in late}
-    refused = {r: why for r in sorted(late) if (why := meeting.refused(r))}
-    missing = {r: refused.get(r, f"{meeting.name(r)} sent nothing within {deadline_s:.0f} s") for r in sorted(late)}
+    # Of two processes that say they are one rank nobody knows which one is of this job.
+    doubled = meeting.doubled()
+    payloads = {r: p for r, p in payloads.items() if r not in doubled}
+    refused = {r: why for r in sorted(late) if (why := meeting.refused(r))} | doubled
+    missing = {r: f"{meeting.name(r)} sent nothing within {deadline_s:.0f} s" for r in sorted(late)} | refused
     return Gathered(payloads=payloads, missing=missing, refused=refused)
 
 

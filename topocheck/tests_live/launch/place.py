@@ -22,7 +22,7 @@ from topocheck.tests_live.launch.connection import keep_alive
 from topocheck.tests_live.launch.frames import FrameError, Handshake, Seal, Splitter, digest
 from topocheck.tests_live.launch.keys import Answers, Keys
 from topocheck.tests_live.launch.pulse import ALIVE, Pulse
-from topocheck.tests_live.launch.refusals import Side, mismatch, refusal_text
+from topocheck.tests_live.launch.refusals import Side, doubled_text, mismatch, refusal_text
 from topocheck.tests_live.launch.secret import Secret
 
 STRANGER_S = 10.0
@@ -51,7 +51,8 @@ class _Caller:
 class Place:
     """Rank 0's side.
 
-    `refused` has, by rank, why somebody who called itself that was not taken; `pulse`, which ranks are still there.
+    `refused` has, by rank, why somebody who called itself that was not taken; `pulse`, which ranks are still there;
+    `doubled`, by rank, that two processes of the job said they were it.
 
     Args:
         sockets: that listen.
@@ -64,6 +65,7 @@ class Place:
         self.key = os.urandom(32) if secret.method == "munge" else secret.key
         self.refused: dict[int, str] = {}
         self.pulse = Pulse()
+        self.doubled: dict[int, str] = {}
         self._sockets = sockets
         self._keys = Keys()
         self._instances: dict[int, tuple[bytes, str]] = {}
@@ -246,6 +248,8 @@ class Place:
         refusal = mismatch(self.side, hello) or self._taken(hello)
         if refusal is not None:
             self._note(hello.rank, refusal_text(refusal, hello))
+            if refusal.reason == "rank":
+                self.doubled.setdefault(hello.rank, doubled_text(hello.rank, refusal.node, hello.node))
             self._refuse(caller, refusal)
             return
         self._instances[hello.rank] = (hello.instance, hello.node)

@@ -50,6 +50,8 @@ class RollCall:
     def _absent(self, wait_s: float, limit_s: float) -> str:
         """Return who is not there after `wait_s` seconds, in a sentence; the empty text where all are."""
         late = self.meeting.missing([f"here/{r}" for r in range(self.size)], wait_s)
+        if doubled := self.meeting.doubled():
+            return next(iter(doubled.values()))
         absent = [int(key.rpartition("/")[2]) for key in late]
         why = "".join(f" ({w})" for r in absent[:1] if (w := self.meeting.refused(r)))
         names = f"{self.meeting.names(absent)} (of {self.size})"

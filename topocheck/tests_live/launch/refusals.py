@@ -53,5 +53,14 @@ def refusal_text(why: Refused, hello: Hello) -> str:
     }.get(why.reason, f"refused: {why.reason}")
 
 
+def doubled_text(rank: int, first: str, second: str) -> str:
+    """Return in one line that two processes, on these nodes, say that they are one rank."""
+    where = f"on nodes {first} and {second}" if first != second else f"on node {first}"
+    return (
+        f"two processes {where} say that they are rank {rank} of this job: a rank was started twice, "
+        "or two jobs share MASTER_ADDR and MASTER_PORT"
+    )
+
+
 def _version(version: str, protocol: int) -> str:
     return version if protocol == PROTOCOL else f"{version} (protocol {protocol})"

@@ -141,6 +141,10 @@ class Rendezvous:
         """Return on rank 0 why somebody who called itself that rank was not taken; empty where nobody was refused."""
         return self._place.refused.get(rank, "") if self._place is not None else ""
 
+    def doubled(self) -> dict[int, str]:
+        """Return on rank 0 which ranks two processes of the job said they were, in a sentence each."""
+        return dict(self._place.doubled) if self._place is not None else {}
+
     def lost_ranks(self, limit_s: float) -> dict[int, str]:
         """Return on rank 0 which ranks ended or gave no sign of life for `limit_s` seconds, and which of the two."""
         return self._place.pulse.lost(limit_s, monotonic()) if self._place is not None else {}
