@@ -28,6 +28,47 @@ mgmt-switch          mgmt0           120        BR          47
 
 Total entries displayed: 5
 """
+DETAIL = """\
+Capability codes:
+  (R) Router, (B) Bridge, (T) Telephone, (C) DOCSIS Cable Device
+Device ID            Local Intf      Hold-time  Capability  Port ID
+
+Chassis id: 0014.1c57.a48b
+Port id: Eth3/1
+Local Port id: Eth1/49
+Port Description: to leaf-1
+System Name: spine-1
+System Description: Cisco Nexus Operating System
+Time remaining: 91 seconds
+System Capabilities: B, R
+Enabled Capabilities: B, R
+Management Address: 10.30.140.1
+
+Chassis id: 0014.1c57.a48c
+Port id: Eth3/1
+Local Port id: Eth1/50
+System Name: spine-2
+Enabled Capabilities: B, R
+
+Chassis id: 0014.1c57.a48d
+Port id: 0014.1c57.a48d
+Local Port id: Eth1/3
+Port Description: enp1s0f0
+System Name: gpu03
+Enabled Capabilities: not advertised
+
+Chassis id: 0014.1c57.a48e
+Port id: 0014.1c57.a48e
+Local Port id: Eth1/4
+Port Description: enp1s0f0
+System Name: gpu04
+
+Chassis id: 0014.1c57.a48f
+Port id: 47
+Local Port id: mgmt0
+System Name: oob
+Enabled Capabilities: B
+"""
 SONIC = """\
 Capability codes: (R) Router, (B) Bridge, (O) Other
 LocalPort    RemoteDevice    RemotePortID       Capability    RemotePortDescr
@@ -128,5 +169,6 @@ TABLES = {
     "cumulus": CUMULUS,
     "nvue": NVUE,
     "lldpctl": LLDPCTL,
+    "detail": DETAIL,
     "kv": KEYVALUE,
 }

@@ -47,7 +47,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     mtu: int | None = None
     state: str = ""
     could_be: str = ""
-    group: int = 0
+    group: bool = False
     evidence: Evidence
 
     @property

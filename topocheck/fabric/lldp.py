@@ -106,7 +106,7 @@ def _written(interface: str, facts: dict[str, str], place: Evidence) -> Neighbou
         mtu=_number(facts.get("MFS", facts.get("port.mfs", ""))),
         rate_gbit_s=_rate(facts.get("MAU oper type", facts.get("port.auto-negotiation.current", ""))),
         bridge=True if any(on) or plain else False if caps else None,
-        group=_number(facts.get("port.aggregation", "")) or 0,
+        group=bool(_number(facts.get("port.aggregation", ""))),
         evidence=Evidence(place.source, f"{interface}: chassis {ids['chassis']} {system}, port {ids['port']}"[:200]),
     )
 
@@ -132,7 +132,7 @@ def _lldpctl(tree: dict[str, Any], name: str) -> Iterator[Neighbour]:
                 mtu=_number(_value(port.get("mfs"))),
                 rate_gbit_s=_rate(_value(auto.get("current"))),
                 bridge=_forwards(chassis.get("capability")),
-                group=_number(_value(port.get("aggregation"))) or 0,
+                group=bool(_number(_value(port.get("aggregation")))),
                 evidence=Evidence(name, f"{interface}: chassis {value}, port {port_id} {descr}"[:200]),
             )
 

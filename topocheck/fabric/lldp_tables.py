@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 
+from topocheck.fabric import lldp_detail
 from topocheck.fabric.build import lines
-from topocheck.fabric.neighbours import Neighbour, announced, heard, mac
+from topocheck.fabric.neighbours import Neighbour, announced, heard, is_switch_port, mac
 from topocheck.model.base import Evidence
 from topocheck.model.fabric import Fabric
 
@@ -30,9 +31,10 @@ _MEANING = {
     "capability": ("capability", "caps", "capabilities"),
     "speed": ("speed",),
     "mtu": ("mtu",),
+    "group": ("parent interface", "mode"),
 }  # fmt: skip
 _OF = {title: meaning for meaning, titles in _MEANING.items() for title in titles}
-_IGNORED = ("ttl", "hold-time", "holdtime", "mode", "type", "parent interface", "state", "summary", "vlan",
+_IGNORED = ("ttl", "hold-time", "holdtime", "type", "state", "summary", "vlan",
             "admin status", "oper status")  # fmt: skip
 _TITLES = "|".join(sorted((re.escape(t) for t in (*_OF, *_IGNORED)), key=len, reverse=True))
 _TITLE = re.compile(rf"(?<!\S)(?:{_TITLES})(?!\S)", re.IGNORECASE)
@@ -54,7 +56,7 @@ def _columns(line: str) -> list[tuple[str, int]]:
 
 def recognise(text: str) -> bool:
     """Tell whether a text has a table of LLDP neighbours."""
-    return any(_columns(line) for _, line in lines(text))
+    return any(_columns(line) for _, line in lines(text)) and not lldp_detail.recognise(text)
 
 
 def parse(text: str, name: str) -> Fabric:
@@ -98,13 +100,13 @@ def parse(text: str, name: str) -> Fabric:
 def _cells(line: str, columns: list[tuple[str, int]]) -> dict[str, str] | None:
     """Return a row by meaning; None where it is of another form.
 
-    Values stand below their titles. Where one is longer than its column, the row has as many words as columns; a word
-    alone is a name whose row is the next line.
+    Values stand below their titles. Where one is longer than its column, the row has as many words as columns, or (IOS
+    cuts a name at its column's end) a port begins right after it; a word alone is a name whose row is the next line.
     """
     starts = [at for _, at in columns]
-    if all(at == 0 or at >= len(line) or line[at - 1] == " " for at in starts):
-        values = [line[at : ([*starts, len(line)])[i + 1]].strip() for i, at in enumerate(starts)]
-    else:
+    values = [line[at : ([*starts, len(line)])[i + 1]].strip() for i, at in enumerate(starts)]
+    cut = [i for i, at in enumerate(starts) if 0 < at < len(line) and line[at - 1] != " "]
+    if cut and not (len(cut) == 1 and columns[cut[0]][0] == "interface" and is_switch_port(values[cut[0]])):
         values = line.split()
         if len(values) == 1:
             return {"system": values[0]}
@@ -130,6 +132,7 @@ def _neighbour(cells: dict[str, str], evidence: Evidence) -> Neighbour | None:
         port=announced(port, description),
         mtu=int(mtu) if re.fullmatch(r"[0-9]{1,6}", mtu := known.get("mtu", "")) else None,
         rate_gbit_s=int(speed[1]) * {"M": 1e-3, "G": 1.0, "T": 1e3}[speed[2].upper()] if speed else None,
+        group=bool(re.fullmatch(r"BondMember|ae[0-9]+", known.get("group", ""))),
         bridge=None if not capability else bool(re.search(r"[BbRr]", capability)),
         evidence=evidence,
     )

@@ -33,7 +33,7 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         bridge: it announces that it forwards (bridge or router); None where it announces nothing of it.
-        group: number of the link aggregation that the neighbour has this port in; 0 for none.
+        group: one of the two ports is in a link aggregation of its switch.
     """
 
     interface: str
@@ -43,7 +43,7 @@ class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
     mtu: int | None = None
     rate_gbit_s: float | None = None
     bridge: bool | None = None
-    group: int = 0
+    group: bool = False
     evidence: Evidence
 
 
@@ -125,6 +125,11 @@ def machine_of(name: str) -> str:
     for ending in (".gz", ".json", ".txt", ".out", ".log", ".lldp", ".lldpctl", ".networkctl"):
         stem = stem.removesuffix(ending)
     return stem
+
+
+def is_switch_port(text: str) -> bool:
+    """Tell whether a text is the name of a switch's port."""
+    return bool(_SWITCH_PORT.fullmatch(text))
 
 
 def is_mac(text: str) -> bool:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from topocheck.fabric import ib_ports, ibdiagnet, ibdiagnet_text, ibnetdiscover, lldp, lldp_tables, saquery, slurm, ufm
+from topocheck.fabric import (
+    ib_ports,
+    ibdiagnet,
+    ibdiagnet_text,
+    ibnetdiscover,
+    lldp,
+    lldp_detail,
+    lldp_tables,
+    saquery,
+    slurm,
+    ufm,
+)
 from topocheck.model.base import InputError
 from topocheck.model.fabric import Fabric
 
@@ -21,6 +32,7 @@ READERS: tuple[tuple[str, Callable[[str], bool], Callable[[str, str], Fabric]], 
     ("UFM's REST API (links, ports, systems)", ufm.recognise, ufm.parse),
     ("lldpctl -f json (also json0)", lldp.recognise_json, lldp.parse_json),
     ("lldpctl (also -f keyvalue)", lldp.recognise_text, lldp.parse_text),
+    ("LLDP details of switches", lldp_detail.recognise, lldp_detail.parse),
     ("networkctl lldp and LLDP tables of switches", lldp_tables.recognise, lldp_tables.parse),
     ("Slurm (topology.conf, topology.yaml, scontrol show topology)", slurm.recognise, slurm.parse),
 )
