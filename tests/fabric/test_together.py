@@ -183,3 +183,44 @@ def test_a_mac_joins_the_adapter_that_has_it(name: str) -> None:
     judged = judge_joined(parse(table.encode(), "leaf-1.txt"), [port])
     assert judged.joined is not None
     assert judged.joined.fabric.devices[name].name == "gpu1 mlx5_2"
+
+
+@pytest.mark.parametrize("text", ['{"lldp": {}}', "---\nLLDP neighbors:\n---\n", '{"lldp": [{}]}'])
+def test_a_node_that_hears_nothing_is_named(text: str) -> None:
+    """What lldpctl prints where nothing was heard, next to nodes that hear their switch."""
+    fabrics = [parse(heard(f"n{i}", "eth0", "leaf-a", f"Ethernet{i}").encode(), f"gpu{i}.json") for i in range(4)]
+    (only,) = bad(merge([*fabrics, parse(text.encode(), "gpu4.json")]))
+    assert (only.id, only.subject) == ("fabric.node-not-joined", "gpu4")
+    assert "hears no neighbour by LLDP" in only.title
+
+
+TOPOCONF = """\
+%YAML 1.1
+---
+- topology: fabric
+  cluster_default: true
+  block: {}
+  flat: {}
+  ring: {}
+  tree:
+    switches:
+    - switch: spine
+      children: leaf[1-2]
+      nodes:
+    - switch: leaf1
+      children:
+      nodes: n[1-4]
+    - switch: leaf2
+      children:
+      nodes: n[5-8]
+...
+"""
+"""Of the form that scontrol of Slurm 26.11 prints."""
+
+
+def test_slurm_s_show_topoconf() -> None:
+    pytest.importorskip("yaml")
+    tiers = tiers_of(read(TOPOCONF))
+    assert {i: x.nodes for i, x in tiers.leaves.items()} == {"leaf1": 4, "leaf2": 4}
+    swapped = TOPOCONF.replace("  tree:\n    switches:", "  tree: {}\n- topology: other\n  tree:\n    switches:")
+    assert len(tiers_of(read(swapped)).leaves) == 2

@@ -17,6 +17,7 @@ from topocheck.model.base import Evidence, InputError
 from topocheck.model.fabric import Fabric
 
 _ETHERNET_SPEED = re.compile(r"([0-9]{1,4})(M|G|T)?b?ase", re.IGNORECASE)
+_TITLE = "LLDP neighbors:"
 _INTERFACE = re.compile(r"Interface:\s+(\S+), via: (\S+),.*")
 _FIELD = re.compile(r"\s+([A-Za-z][A-Za-z -]*?):\s*(.*?)\s*")
 _KEY = re.compile(r"lldp\.([^.=\s]+)\.([a-z0-9.-]+)=(.*)")
@@ -48,7 +49,8 @@ def parse_json(text: str, name: str) -> Fabric:
 
 def recognise_text(text: str) -> bool:
     """Tell whether a text is what lldpctl prints without `-f`, or with `-f keyvalue`."""
-    return any(_INTERFACE.fullmatch(x) or _KEY.fullmatch(x) for _, x in zip(range(60), text.splitlines(), strict=False))
+    first = [line for _, line in zip(range(60), text.splitlines(), strict=False)]
+    return any(x == _TITLE or _INTERFACE.fullmatch(x) or _KEY.fullmatch(x) for x in first)
 
 
 def parse_text(text: str, name: str) -> Fabric:

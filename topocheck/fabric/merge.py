@@ -69,6 +69,7 @@ def merge(fabrics: Sequence[Fabric]) -> Fabric:
         dangling=tuple(sorted(ends - devices.keys())),
         problems=tuple(p for f in every for p in f.problems),
         conflicts=_first(conflicts),
+        silent=tuple(dict.fromkeys(n for f in every for n in f.silent)),
         managers=tuple(dict.fromkeys(m for f in fabrics for m in f.managers)),
         planned=tuple(g for f in every for g in f.planned),
         sources=tuple(s for f in every for s in f.sources),

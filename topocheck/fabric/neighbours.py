@@ -80,7 +80,8 @@ def heard(found: Sequence[Neighbour], name: str, unread: Sequence[tuple[int, str
         builder.add_side(
             Side(here=own, there=there, mtu=n.mtu, rate_gbit_s=n.rate_gbit_s, group=n.group, evidence=n.evidence)
         )
-    return builder.fabric()
+    fabric = builder.fabric()
+    return fabric if fabric.links or unread else msgspec.structs.replace(fabric, silent=(here,))
 
 
 def _node_port(builder: Builder, node: str, interface: str, source: str) -> End:

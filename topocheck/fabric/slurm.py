@@ -1,4 +1,4 @@
-"""Slurm's view of the network: topology.conf(5), topology.yaml(5), and `scontrol show topology`.
+"""Slurm's view of the network: topology.conf(5), topology.yaml(5), `scontrol show topology` and `show topoconf`.
 
 SwitchName=core Switches=leaf[1-2]
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=gpu[01-16]
@@ -114,22 +114,27 @@ def _yaml(text: str, name: str) -> Fabric:
 def _default(tree: Any, name: str) -> dict[str, Any]:
     """Return the topology that the cluster uses by default, or the first with switches."""
     found = [t for t in tree if isinstance(t, dict)] if isinstance(tree, list) else []
-    chosen = [t for t in found if t.get("cluster_default") is True and ("tree" in t or "block" in t)]
-    chosen += [t for t in found if "tree" in t] + [t for t in found if "block" in t]
+    filled = [t for t in found if _parts(t)]
+    chosen = [t for t in filled if t.get("cluster_default") is True] + [t for t in filled if t.get("tree")] + filled
     if not chosen:
         raise InputError(f"{name}: no topology with a tree or blocks in it; see topology.yaml(5)")
     return chosen[0]
 
 
-def _rows(topology: dict[str, Any], name: str) -> list[_Row]:
-    where = str(topology.get("topology", "?"))
-    listed = []
+def _parts(topology: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the switches and blocks of a topology; `scontrol show topoconf` also shows kinds without any."""
+    out: list[tuple[str, Any]] = []
     for kind, key, item in (("tree", "switches", "switch"), ("block", "blocks", "block")):
         part = topology.get(kind)
         found = part.get(key) if isinstance(part, dict) else None
-        listed += [(item, x) for x in found] if isinstance(found, list) else []
+        out += [(item, x) for x in found] if isinstance(found, list) else []
+    return out
+
+
+def _rows(topology: dict[str, Any], name: str) -> list[_Row]:
+    where = str(topology.get("topology", "?"))
     rows: list[_Row] = []
-    for item, entry in listed:
+    for item, entry in _parts(topology):
         if not isinstance(entry, dict) or not isinstance(entry.get(item), str):
             raise InputError(f"{name}: topology {where}: an entry has no {item}; see topology.yaml(5)")
         fields = {

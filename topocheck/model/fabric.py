@@ -142,6 +142,7 @@ class Fabric(msgspec.Struct, frozen=True, kw_only=True):
         dangling: devices that links name and nothing describes (a dump that was cut).
         problems: lines that could not be read, in words.
         conflicts: ports that lead elsewhere by one dump than by another, in words.
+        silent: machines of which a file of LLDP neighbours was given, and that hear none.
         managers: subnet managers, where the source shows them.
         planned: leaf switches and blocks of Slurm's topology. Together with a dump of the cables they are not in the
             graph, but compared with it.
@@ -156,6 +157,7 @@ class Fabric(msgspec.Struct, frozen=True, kw_only=True):
     dangling: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
     managers: tuple[SubnetManager, ...] = ()
     planned: tuple[PlannedGroup, ...] = ()
     sources: tuple[str, ...] = ()

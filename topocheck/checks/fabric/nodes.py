@@ -17,7 +17,8 @@ def node_not_joined(context: Context) -> Iterator[Finding]:
 
     Looks at:
         The adapters of each node, against those that three quarters of the nodes on the same leaves have. Where a
-        whole group of nodes on the same leaves is without one adapter, the groups of nodes with such names.
+        whole group of nodes on the same leaves is without one adapter, the groups of nodes with such names. And
+        machines whose LLDP neighbours were given and that hear none.
 
     Why it matters:
         A port that is down is not in the dump. Jobs on this node lose a rail, or do not start.
@@ -30,7 +31,20 @@ def node_not_joined(context: Context) -> Iterator[Finding]:
     """
     tiers = tiers_in(context)
     nodes = tiers.nodes
+    silent = tiers.fabric.silent if tiers.fabric.links else ()
+    for machine in silent:
+        yield Finding(
+            state=State.WARN,
+            subject=machine,
+            title="hears no neighbour by LLDP; other machines of these dumps do",
+            consequence="where its ports are plugged in is not known, or none of them is up",
+            evidence=(Evidence(f"{machine}: its LLDP neighbours", "none"),),
+            rule="every machine hears the switch of each of its ports",
+            fix="check its ports (ip link, ethtool), that lldpd runs on it, and that the switch sends LLDP",
+        )
     if len(nodes) < MIN_ALIKE:
+        if silent:
+            return
         raise not_applicable("fewer than four nodes in the dump")
     for found in not_joined(tiers):
         lost = ", ".join(found.lost)
