@@ -112,6 +112,8 @@ def _holder(tiers: Tiers, m: SubnetManager) -> str:
 def _leaves(tiers: Tiers, page: Page, *, all_: bool) -> None:
     leaves = sorted(tiers.leaves.values(), key=lambda x: (-(x.oversubscription or 0), tiers.label(x.id)))
     shown = leaves if all_ else leaves[:MAX_LEAVES]
+    if not leaves:
+        return
     page.heading("Leaves, most oversubscribed first")
     page.table(
         ("switch", "nodes", "down", "up", "Gb/s down", "Gb/s up", "ratio"),

@@ -65,6 +65,8 @@ def planes(context: Context) -> Iterator[Finding]:
     """
     tiers = tiers_in(context)
     whole(tiers)
+    if not tiers.fabric.links:
+        raise not_applicable("the dump holds no link")
     if len(tiers.planes) > 1:
         sizes = [len(p) for p in tiers.planes]
         examples = [tiers.label(min(p)) for p in tiers.planes[:4]]
@@ -146,7 +148,7 @@ def dump_incomplete(context: Context) -> Iterator[Finding]:
             consequence="nothing of the fabric is judged",
             evidence=(Evidence(source, f"{len(fabric.devices)} devices, 0 links"),),
             rule="a fabric has links",
-            fix="run the dump where the subnet manager's subnet is reached, as root",
+            fix="run the dump where the subnet manager's subnet is reached, as root; with saquery give NR, LR and PIR",
         )
     if fabric.dangling:
         yield Finding(
@@ -156,7 +158,7 @@ def dump_incomplete(context: Context) -> Iterator[Finding]:
             consequence="their names, ports and other links are not known",
             evidence=(Evidence(source, " ".join(fabric.dangling[:8])),),
             rule="every device that a link names is described",
-            fix="take the complete dump again",
+            fix="take the complete dump again; with saquery give NR, LR and PIR of one time together",
         )
     if fabric.problems:
         yield Finding(
