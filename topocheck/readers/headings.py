@@ -95,6 +95,11 @@ def _path_or(command: str) -> str:
     return m[1] if m and "*" not in m[1] else command
 
 
+def is_command(heading: str) -> bool:
+    """Tell whether a heading is one of the commands whose output is looked at here, and no path or other program."""
+    return re.match(rf"(?:{_BEFORE}){_WORD}(?=[ \t]|$)", heading) is not None
+
+
 _PARTIAL = re.compile(r"\blspci\b(?:[ \t]+\S+)*?[ \t]+-[a-zA-Z]*[sd]\b|\blspci\b.*\|")
 
 

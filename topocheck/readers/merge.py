@@ -19,14 +19,23 @@ _MOST_TABLES = 1 << 20
 """Characters of P2P tables from which on no further text is added."""
 
 _CHANGING = re.compile(
-    r"read:.*/(current_link_(speed|width)|operstate|power_state|runtime_status|counters/.*|hw_counters/.*|aer_dev_.*)$"
+    r"read:.*/(current_link_speed|power_state|runtime_status)$"
     r"|nvml:DeviceGet(ClockInfo|Temperature|UtilizationRates|PerformanceState|CurrPcieLinkGeneration|MemoryInfo"
-    r"|CurrentClocksEventReasons|PcieReplayCounter|BAR1MemoryInfo|(Compute|Graphics)RunningProcesses)\b"
+    r"|CurrentClocksEventReasons|BAR1MemoryInfo|(Compute|Graphics)RunningProcesses)\b"
     r"|run:.*-p2p$|lines:.*meminfo|now:|duration:|probe:|process:|statvfs:|pci_names:"
 )
-"""Questions whose answer may be another a moment later, so that two texts may rightly differ."""
+"""Questions whose answer may be another a moment later on a healthy machine, so that two texts may rightly differ.
+
+The width of a link is not among them: an idle device lowers its speed and keeps its lanes.
+"""
+_GROWING = re.compile(r"read:.*/(counters/[^/]*|hw_counters/[^/]*|aer_dev_[^/]*)$|nvml:DeviceGetPcieReplayCounter\b")
+"""Counters that only grow until the machine starts again: the larger is the later, and holds what the other has."""
+_LINK_NOW = re.compile(r"read:/sys/bus/pci/devices/([^/]+)/current_link_(?:speed|width)$")
 _LONGEST = re.compile(r"lspci:|read:/sys/bus/pci/devices/[^/]+/config\b")
-"""Of these the longest is taken: `lspci -nn` prints a line of what `lspci -vvv` prints a page of. Registers change."""
+"""Of these the one with most lines is taken, or most bytes: `lspci -nn` prints a line of what -vvv prints a page of.
+
+The first stays where both are as long: two texts of two moments are not mixed.
+"""
 _CPULISTS = re.compile(r"read:.*/(cpulist|online|possible|has_cpu|has_memory|package_cpus_list|local_cpulist)$")
 _CLASS = re.compile(r"read:/sys/bus/pci/devices/[^/]+/class$")
 
@@ -56,9 +65,14 @@ def merge(readings: Iterable[Reading]) -> Merged:
     soft: set[str] = set()
     for reading in readings:
         found = reading.found
+        fuller: set[str] = set()
         for question, answer in found.answers.items():
             place = _place(reading, question)
-            if question not in out.answers or (question in soft and question not in found.soft):
+            if (m := _LINK_NOW.match(question)) and m[1] in fuller and question in out.answers:
+                # The registers are of this text, so the link is too.
+                _add(out, question, answer, place, whole=False)
+                out.answers[question], out.places[question] = answer, place
+            elif question not in out.answers or (question in soft and question not in found.soft):
                 out.answers[question], out.places[question] = answer, place
                 (soft.add if question in found.soft else soft.discard)(question)
             elif question in found.soft:
@@ -66,6 +80,8 @@ def merge(readings: Iterable[Reading]) -> Merged:
                     out.answers[question] = max(out.answers[question], answer)
             else:
                 _add(out, question, answer, place, whole=question in out.whole and question not in found.partial)
+                if question.startswith("lspci:") and out.places[question] == place:
+                    fuller.add(question.partition(":")[2])
             if question not in found.partial and isinstance(answer, list):
                 out.whole.add(question)
     return out
@@ -89,7 +105,11 @@ def _add(out: Merged, question: str, answer: Answer, place: str, *, whole: bool)
         out.answers[question] = _fields(held, answer)
         return
     if _LONGEST.match(question):
-        if len(_bytes(answer)) > len(_bytes(held)):
+        if _length(question, answer) > _length(question, held):
+            out.answers[question], out.places[question] = answer, place
+        return
+    if _GROWING.match(question):
+        if _total(answer) > _total(held):
             out.answers[question], out.places[question] = answer, place
         return
     if question.startswith("kernel_log:") and isinstance(held, list) and isinstance(answer, list):
@@ -156,6 +176,15 @@ def _same(question: str, a: Answer, b: Answer) -> bool:
 
 def _bytes(answer: Answer) -> bytes:
     return answer if isinstance(answer, bytes) else str(answer).encode("utf-8", "replace")
+
+
+def _length(question: str, answer: Answer) -> int:
+    return len(_bytes(answer)) if question.startswith("read:") else _bytes(answer).rstrip().count(b"\n")
+
+
+def _total(answer: Answer) -> int:
+    """Return the sum of the numbers of a counter's text: `aer_dev_correctable` has a line for each error, and a sum."""
+    return sum(int(n) for n in re.findall(rb"(?<![\w.])[0-9]{1,20}(?![\w.])", _bytes(answer)))
 
 
 def _cpus(text: bytes) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from topocheck.model.node import MadeFrom, SourceFile, SourcesDiffer
 from topocheck.readers import archive, folder, headings
 from topocheck.readers.base import Answers, Reading, Text
 from topocheck.readers.collected import Collected
+from topocheck.readers.formats import report_json
 from topocheck.readers.machines import Machine, machines
 from topocheck.readers.merge import Merged, merge
 from topocheck.readers.pci_answers import DEVICES
@@ -28,6 +30,8 @@ from topocheck.readers.xml_tree import XmlError
 
 _WHOLE_TEXT = (b"Start of NVIDIA bug report log file", b'"topocheck_version"')
 _WHOLE_WITHIN = 4096
+RECORDINGS = ("snapshot", report_json.READER.name)
+"""Readers of files that topocheck made, each of which is a machine at one moment."""
 
 
 def joined(files: Sequence[tuple[Path, bytes | None]]) -> dict[str, Answer]:
@@ -38,6 +42,7 @@ def joined(files: Sequence[tuple[Path, bytes | None]]) -> dict[str, Answer]:
     """
     found: list[Reading] = []
     named: list[SourceFile] = []
+    recorded: list[Path] = []
     for path, data in files:
         name = "standard input" if str(path) == "-" else plain_text(path.name)
         of_file = machines_in(path) if data is None else machines_of(name, data)
@@ -49,6 +54,14 @@ def joined(files: Sequence[tuple[Path, bytes | None]]) -> dict[str, Answer]:
         if not readings:
             why = "is empty" if data == b"" or is_empty(path) else "nothing in it is understood"
             raise InputError(f"{path}: {why}; expected {understood()}")
+        if any(r.reader in RECORDINGS for r in readings):
+            recorded.append(path)
+        if len(recorded) > 1:
+            two = f"{recorded[0]} {recorded[1]}"
+            raise InputError(
+                f"{recorded[1]}: a second recording of a machine; --from takes one, with texts that add to it. Two "
+                f"machines, or two moments of one, are compared by: topocheck diff {two}"
+            )
         found += readings
         named.append(source(name, readings, [u for m in of_file for u in m.unread]))
     return recording(found, named)
@@ -110,7 +123,9 @@ def machines_of(name: str, data: bytes, *, alike_apart: bool = False) -> list[Ma
     if archive.is_archive(unpacked):
         names, members = archive.names(name, unpacked), archive.members(name, unpacked)
         return machines(name, names, members, of_bytes, is_whole, alike_apart=alike_apart)
-    return [Machine(name="", readings=list(of_bytes(name, unpacked)))]
+    parts: list[Text] = []
+    readings = list(of_bytes(name, unpacked, not_understood=parts))
+    return [Machine(name="", readings=readings, unread=_named(parts))]
 
 
 def machines_in(path: Path, *, below: bool = True, alike_apart: bool = False) -> list[Machine]:
@@ -134,19 +149,52 @@ def is_whole(data: bytes) -> bool:
     return snapshot.is_snapshot(data) or any(mark in data[:_WHOLE_WITHIN] for mark in _WHOLE_TEXT)
 
 
-def of_bytes(name: str, data: bytes, heading: str = "") -> Iterator[Reading]:
-    """Yield what a file says that is no archive: a snapshot, or a text. `heading`: the command that printed it."""
+def of_bytes(name: str, data: bytes, heading: str = "", not_understood: list[Text] | None = None) -> Iterator[Reading]:
+    """Yield what a file says that is no archive: a snapshot, or a text.
+
+    Args:
+        name: of the file.
+        data: what it holds.
+        heading: the command that printed it.
+        not_understood: is given the parts that a command or a fence begins and no reader takes.
+    """
     if snapshot.is_snapshot(data):
         yield _snapshot(name, data)
-    else:
-        yield from _of_text(name, decoded(data), heading)
+        return
+    mine = not_understood if not_understood is not None and not is_whole(data) else []
+    yield from _of_text(name, decoded(data), heading, mine)
+
+
+_COMMAND_WORDS = re.compile(r"(?:sudo )?(?:/[\w./\-]*/)?([A-Za-z][\w.\-]{1,30})(?: ([a-z][a-z\-]{1,15})\b(?![/.=]))?")
+MAX_NAMED = 6
+
+
+def _named(parts: list[Text]) -> list[str]:
+    """Return in words which parts of a text were not understood: line and program, or its lines.
+
+    Of a command no more than two words: others may be names and keys.
+    """
+    named = []
+    for part in parts:
+        last = part.first_line + part.text.rstrip().count("\n")
+        m = _COMMAND_WORDS.match(part.heading)
+        words = (
+            f"line {part.first_line}: {' '.join(filter(None, m.groups()))}" if m else f"lines {part.first_line}-{last}"
+        )
+        named.append(words)
+    more = [f"and {len(named) - MAX_NAMED} more parts"] if len(named) > MAX_NAMED else []
+    return [", ".join([*named[:MAX_NAMED], *more])] if named else []
 
 
 RECOGNISED_IN = 4 << 20
 """Characters at the start of a part in which its format must show: every reader looks through them."""
 
 
-def _of_text(name: str, text: str, heading: str = "") -> Iterator[Reading]:
+LEAST_LINES = 3
+"""Lines of a part between fences that is worth naming where it is not understood."""
+
+
+def _of_text(name: str, text: str, heading: str, not_understood: list[Text]) -> Iterator[Reading]:
     files = Collected()
     for part in sections(name, text, heading):
         if headings.of_other_boot(part.heading) or headings.is_foreign(part.heading) or files.take(part):
@@ -154,6 +202,7 @@ def _of_text(name: str, text: str, heading: str = "") -> Iterator[Reading]:
         start = part.text[:RECOGNISED_IN]
         if headings.of_many_boots(part.heading) and "Linux version " not in part.text:
             continue  # which of its lines are of the last start is not known
+        understood_here = False
         for reader in readers():
             if reader.recognise(start):
                 try:
@@ -162,9 +211,20 @@ def _of_text(name: str, text: str, heading: str = "") -> Iterator[Reading]:
                     line = e.line + part.first_line - 1
                     raise InputError(f"{part.name}: line {line}, column {e.column}: {e.what} ({reader.name})") from None
                 if found.answers:
+                    understood_here = True
                     yield Reading(text=part, reader=reader.name, found=found)
+        if not understood_here and _is_an_output(part):
+            not_understood.append(part)
     if (reading := files.reading(name)) is not None:
         yield reading
+
+
+def _is_an_output(part: Text) -> bool:
+    """Tell whether a part is what a program printed: behind its command, or between fences. Prose is neither."""
+    first, _, rest = part.text.partition("\n")
+    if part.heading:
+        return headings.is_command(part.heading) and bool(rest.strip())
+    return first.lstrip().startswith(("```", "~~~")) and rest.strip().count("\n") + 1 >= LEAST_LINES
 
 
 def _snapshot(name: str, data: bytes) -> Reading:

@@ -45,7 +45,7 @@ def sources_differ(context: Context) -> Iterator[Finding]:
             consequence="what is judged may be of two machines or of two moments; the first value was used",
             evidence=(Evidence(d.first_at, d.first), Evidence(d.other_at, d.other)),
             rule="files of one machine agree",
-            fix="collect the files again at one time, on one machine",
+            fix="collect the files again at one time, on one machine; topocheck diff compares two moments",
         )
     if len(made.differ) > MAX_TOLD:
         yield Finding(
