@@ -45,6 +45,10 @@ def _rdma(n: Node) -> bool:
     return known(rdma) and bool(rdma) and all(known(getattr(p, f)) for d in rdma for p in d.ports for f in fields)
 
 
+def _gids(n: Node) -> bool:
+    return _rdma(n) and any(p.gids for d in n.net.rdma for p in d.ports if known(p.gids))  # type: ignore[union-attr]
+
+
 def _numbered(n: Node) -> bool:
     # The table has P0 to P15, sizes and a mode of every GPU.
     fields = ("performance_state", "memory_total_bytes", "compute_mode", "persistence_mode")
@@ -56,6 +60,18 @@ ROUNDED = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes")
 Writer = Callable[[Node], str]
 FORMATS: dict[str, tuple[Writer, tuple[str, ...], tuple[str, ...], Callable[[Node], bool]]] = {
     "ibv_devinfo -v": (lambda n: texts_network.ibv_devinfo(n.net), ("net",), ("rate_text",), _rdma),
+    "show_gids": (lambda n: texts_network.show_gids(n.net), ("net",), (), _gids),
+    "mst status": (
+        lambda n: texts_network.mst_status(n), ("net",), (),
+        lambda n: _rdma(n) and any(known(d.address) and d.netdevs for d in n.net.rdma),  # type: ignore[union-attr]
+    ),
+    "ulimit": (
+        lambda n: texts_system.ulimit(n), ("limits",), (),
+        lambda n: all(known(x) for x in (n.limits.memlock_bytes, n.limits.shm_total_bytes, n.limits.shm_free_bytes)),
+    ),
+    "systemctl status": (
+        lambda n: texts_system.systemctl_status(n), ("system",), (), lambda n: bool(n.system.services),
+    ),
     "ibstatus": (lambda n: texts_network.ibstatus(n.net), ("net",), (), _rdma),
     "rdma link": (lambda n: texts_network.rdma_link(n.net), ("net",), (), _rdma),
     "ibdev2netdev -v": (
@@ -123,7 +139,7 @@ def test_what_is_written_out_is_read_back(name: str, machine: str) -> None:
     text = write(want)
     got = read(text)
     for area in areas:
-        leave_out = (*rounded, "topo_file", "files", "error", "nvml_version")
+        leave_out = (*rounded, "topo_file", "files", "error", "nvml_version", "memory_max_bytes")
         assert wrong(getattr(got, area), getattr(want, area), area, leave_out) == []
     assert got.made_from is not None
     assert got.made_from.places, text[:300]

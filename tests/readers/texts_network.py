@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from topocheck.model.base import Missing, known
 from topocheck.model.net import NetFacts, NetInterface, RdmaDevice
+from topocheck.model.node import Node
 
 _WIDTHS = {400.0: (4, 100.0), 200.0: (4, 50.0), 100.0: (4, 25.0), 800.0: (4, 200.0), 56.0: (4, 14.0), 40.0: (4, 10.0)}
 """Rate in Gb/s -> lanes and the speed of one, as ibv_devinfo -v prints them."""
@@ -30,6 +33,11 @@ def ibv_devinfo(net: NetFacts) -> str:
             if p.rate_gbit_s in _WIDTHS:
                 lanes, speed = _WIDTHS[p.rate_gbit_s]  # type: ignore[index]
                 out += [f"\t\t\tactive_width:\t\t{lanes}X (2)", f"\t\t\tactive_speed:\t\t{speed} Gbps (32)"]
+            for g in p.gids if known(p.gids) else ():
+                kind = {"IB/RoCE v1": "RoCE v1"}.get(str(g.type), str(g.type))
+                # libibverbs writes those of RoCE v2 as inet_ntop does, the others in full.
+                text = str(ipaddress.IPv6Address(g.gid)) if g.type == "RoCE v2" else g.gid
+                out.append(f"\t\t\tGID[{g.index:3}]:\t\t{text}" + (f", {kind}" if known(g.type) else ""))
         out.append("")
     return "\n".join(out)
 
@@ -92,3 +100,35 @@ def ethtool(net: NetFacts) -> str:
         for i in _interfaces(net)
         if known(i.speed_mbit_s)
     )
+
+
+def show_gids(net: NetFacts) -> str:
+    """Return `show_gids` of MLNX_OFED."""
+    out = [
+        "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV",
+        "---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---",
+    ]
+    for d in _devices(net):
+        for p in d.ports:
+            for g in p.gids if known(p.gids) else ():
+                v4 = ipaddress.IPv6Address(g.gid).ipv4_mapped
+                version = "v2" if g.type == "RoCE v2" else "v1"
+                netdev = g.netdev if known(g.netdev) else ""
+                out.append(f"{d.name}\t{p.port}\t{g.index}\t{g.gid}\t{v4 or ''}  \t{version}\t{netdev}")
+    return "\n".join([*out, f"n_gids_found={len(out) - 2}"])
+
+
+def mst_status(node: Node) -> str:
+    """Return `mst status -v` of MFT."""
+    nodes = {d.address: d.numa_node for d in node.pci.devices} if known(node.pci.devices) else {}
+    out = ["MST modules:", "------------", "    MST PCI module is not loaded", "PCI devices:", "------------",
+           "DEVICE_TYPE             MST                      PCI       RDMA           NET            NUMA"]  # fmt: skip
+    for n, d in enumerate(_devices(node.net)):
+        short = str(d.address).removeprefix("0000:")
+        names = ",".join(f"net-{x}" for x in d.netdevs) if known(d.netdevs) else ""
+        at = nodes.get(str(d.address))
+        numa = at if isinstance(at, int) else ""
+        out.append(
+            f"ConnectX7(rev:0)        /dev/mst/mt4129_pciconf{n}      {short}   {d.name}          {names}  {numa}  "
+        )
+    return "\n".join(out)

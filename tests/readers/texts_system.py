@@ -132,3 +132,35 @@ def nccl_xml(node: Node) -> str:
         ]
         out.append("  </cpu>")
     return "\n".join([*out, "</system>"])
+
+
+def ulimit(node: Node) -> str:
+    """Return `ulimit -a` of bash and `df` of /dev/shm."""
+    of = node.limits
+
+    def shown(value: object, unit: int = 1) -> str:
+        return str(value // unit) if isinstance(value, int) else "unlimited"
+
+    return "\n".join([
+        "$ ulimit -a",
+        "core file size          (blocks, -c) 0",
+        f"max locked memory       (kbytes, -l) {shown(of.memlock_bytes, 1024)}",
+        f"open files                      (-n) {shown(of.nofile)}",
+        f"stack size              (kbytes, -s) {shown(of.stack_bytes, 1024)}",
+        f"max user processes              (-u) {shown(of.nproc)}",
+        "$ df /dev/shm",
+        "Filesystem     1K-blocks  Used Available Use% Mounted on",
+        f"tmpfs {shown(of.shm_total_bytes, 1024)} 0 {shown(of.shm_free_bytes, 1024)} 0% /dev/shm",
+    ])  # fmt: skip
+
+
+def systemctl_status(node: Node) -> str:
+    """Return `systemctl status` of the services that are known."""
+    out = ["$ systemctl status nvidia-fabricmanager nvidia-imex nvidia-persistenced"]
+    for name, state in node.system.services.items():
+        if state == "not-found":
+            out.append(f"Unit {name}.service could not be found.")
+        else:
+            out += [f"\u25cf {name}.service - NVIDIA", "     Loaded: loaded (/lib/systemd/system/x.service; enabled)",
+                    f"     Active: {state} (x) since Wed 2026-01-28 10:12:13 UTC; 2 weeks ago", ""]  # fmt: skip
+    return "\n".join(out)

@@ -50,7 +50,7 @@ def _peermem(g: Ground) -> PeerMemory:
     system = g.node.system
     module = next((m for m in _MODULES if m in system.loaded_modules or m in system.modules), None)
     if module is None:
-        if not system.modules and not system.loaded_modules:
+        if not g.node.lists_modules:
             return PeerMemory(
                 PeerMemoryState.UNKNOWN, ReasonStep("peer memory: which modules are loaded is not known", "unknown")
             )

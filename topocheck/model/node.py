@@ -111,3 +111,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     def is_lost(self, question: str) -> bool:
         """Tell whether the answer to a question that begins so was lost."""
         return any(x.question.startswith(question) for x in self.lost)
+
+    @property
+    def lists_modules(self) -> bool:
+        """Whether a kernel module that is not named is not loaded: there is a list, and a text's is whole."""
+        if not self.system.modules and not self.system.loaded_modules:
+            return False
+        return self.made_from is None or not self.is_lost("lines:/proc/modules")

@@ -18,6 +18,8 @@ from topocheck.probes.nvml_library import read_libraries
 from topocheck.probes.sysfs_reader import Folder, list_or_missing, parse_int, text_or_missing
 
 SERVICES = ("nvidia-fabricmanager", "nvidia-imex", "nvidia-persistenced")
+SHOWN_UNITS = ("systemctl", "show", "--property=Id,LoadState,ActiveState", *(f"{s}.service" for s in SERVICES))
+SHOW_TIMEOUT_S = 3
 _MAX_GROUP_TYPES = 64
 _MAX_DROP_INS = 64
 _MARKER_FILES = ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
@@ -84,11 +86,11 @@ def read_services(host: Host) -> dict[str, Any]:
     """
     try:
         host.stat("/proc/driver/nvidia")
-    except HostError:
-        return {}
-    units = [f"{s}.service" for s in SERVICES]
+    except HostError as e:
+        if not is_lost(e.missing()):
+            return {}
     try:
-        result = host.run(["systemctl", "show", "--property=Id,LoadState,ActiveState", *units], timeout_s=3)
+        result = host.run(SHOWN_UNITS, timeout_s=SHOW_TIMEOUT_S)
     except HostError:
         return {}
     states = parse_services(result.stdout) if result.rc == 0 else {}

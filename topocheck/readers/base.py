@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -37,6 +38,12 @@ class Text(msgspec.Struct, frozen=True, kw_only=True):
     heading: str = ""
 
 
+_PLACEHOLDER = re.compile(
+    r"\s*(?:\.{2,}|\u2026|[xX*?#]{3,}|[xX*?#\-:.]{6,}|[\[(<]?(?i:redacted|removed|hidden|masked|omitted|snip)[\])>]?)\s*"
+)
+"""What stands where somebody took a value out before they handed the text over."""
+
+
 class Answers:
     """Answers with the line of the text that gave each.
 
@@ -53,7 +60,9 @@ class Answers:
         self.members: dict[str, str] = {}
 
     def put(self, line: int, answer: Answer, kind: str, *args: str | int) -> None:
-        """Take down an answer; the first to a question stays."""
+        """Take down an answer; the first to a question stays. What people put in place of a value is none."""
+        if _PLACEHOLDER.fullmatch(answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)):
+            return
         question = key(kind, args)
         if question not in self.answers and len(self.answers) < TEXT_ANSWERS:
             self.answers[question] = answer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from topocheck.host.base import Answer, HostError
+from topocheck.host.base import Answer, HostError, key
 from topocheck.model.address import normalize_address
 from topocheck.model.base import Reason
 from topocheck.probes.nvml import enums
@@ -145,6 +145,10 @@ def _pair(found: Answers, index: int, call: str, values: list[Value]) -> None:
     numbers = [_switch(text) for text, _ in values]
     if all(text.strip("[]").upper() == "N/A" for text, _ in values):
         found.put(values[0][1], NOT_SUPPORTED, "nvml", call, index)
+    elif len(numbers) == 1 and call == "DeviceGetMigMode" and numbers[0] is not None:
+        # A list of slices leaves out what is pending.
+        found.put(values[0][1], [numbers[0], None], "nvml", call, index)
+        found.soft.add(key("nvml", (call, index)))
     elif len(numbers) == 2 and None not in numbers:
         found.put(values[0][1], numbers, "nvml", call, index)
 

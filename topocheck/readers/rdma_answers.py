@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from collections.abc import Mapping, Sequence
 
 from topocheck.readers.base import Answers
 
@@ -40,6 +42,31 @@ def physical(found: Answers, line: int, device: str, number: int, word: str) -> 
 def rate(found: Answers, line: int, device: str, number: int, gbit_s: float) -> None:
     """Take down the rate of a port in Gb/s."""
     port(found, line, device, number, "rate", f"{gbit_s:g} Gb/sec")
+
+
+MAX_GIDS = 256
+
+
+def gid(found: Answers, line: int, device: str, number: int, index: int, text: str, kind: str) -> None:
+    """Take down a GID of a port, and its type where the text has it."""
+    port(found, line, device, number, f"gids/{index}", text)
+    if kind:
+        port(found, line, device, number, f"gid_attrs/types/{index}", {"RoCE v1": "IB/RoCE v1"}.get(kind, kind))
+
+
+def gid_lists(found: Answers, line: int, gids: Mapping[tuple[str, int], Sequence[int]]) -> None:
+    """Take down which GIDs each (device, port) has; programs leave out empty ones, and a text may be cut."""
+    for (device, number), indices in gids.items():
+        names = [str(i) for i in indices]
+        found.names(line, f"{CLASS}/{device}/ports/{number}/gids", names, whole=False)
+
+
+def gid_text(text: str) -> str | None:
+    """Return a GID as the kernel writes it, from any way to write an IPv6 address (`::ffff:192.0.2.1`)."""
+    try:
+        return ipaddress.IPv6Address(text).exploded
+    except ValueError:
+        return None
 
 
 def guid(text: str) -> str | None:

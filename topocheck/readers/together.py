@@ -178,10 +178,8 @@ def _named(parts: list[Text]) -> list[str]:
     for part in parts:
         last = part.first_line + part.text.rstrip().count("\n")
         m = _COMMAND_WORDS.match(part.heading)
-        words = (
-            f"line {part.first_line}: {' '.join(filter(None, m.groups()))}" if m else f"lines {part.first_line}-{last}"
-        )
-        named.append(words)
+        command = f"{' '.join(filter(None, m.groups()))} (line {part.first_line})" if m else ""
+        named.append(command or f"lines {part.first_line}-{last}")
     more = [f"and {len(named) - MAX_NAMED} more parts"] if len(named) > MAX_NAMED else []
     return [", ".join([*named[:MAX_NAMED], *more])] if named else []
 

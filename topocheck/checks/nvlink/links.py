@@ -8,7 +8,7 @@ from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import is_guest, listed, living, named
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.knowledge.products import Product, find_bridge
-from topocheck.model.base import Evidence, Finding, Missing, State
+from topocheck.model.base import Evidence, Finding, Missing, Reason, State
 from topocheck.model.gpu import NvLink
 from topocheck.topology.paths import product_of
 from topocheck.topology.types import Gpu
@@ -110,6 +110,8 @@ def links_down(context: Context) -> Iterator[Finding]:
         state, title, rule = judged
         if unread and active[gpu.address] + len(unread) >= _wanted(gpu, product, most):
             state, title = State.UNKNOWN, f"{title}; the state of {len(unread)} links cannot be read"
+        elif _listed_in_part(gpu):
+            state, title = State.UNKNOWN, f"{title}; the given list may be cut, so these may not be all its links"
         yield Finding(
             state=state,
             subject=named(gpu),
@@ -126,6 +128,12 @@ def links_down(context: Context) -> Iterator[Finding]:
             rule=rule,
             fix=_fix(product),
         )
+
+
+def _listed_in_part(gpu: Gpu) -> bool:
+    """Tell whether links of a GPU may be missing from a text: their number is not known, and none is down."""
+    count = gpu.nvml.nvlink_count if gpu.nvml is not None else 0
+    return isinstance(count, Missing) and count.reason is Reason.NOT_RECORDED and not _down(gpu)
 
 
 def _on_card(product: Product | None) -> bool:

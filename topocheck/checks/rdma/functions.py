@@ -116,7 +116,7 @@ def _loaded(c: Context, module: str) -> bool:
 
 def _modules_known(c: Context) -> bool:
     """Tell whether the list of modules can be believed: a loaded driver of a NIC must be in it, or any other module."""
-    return bool(c.node.system.modules or c.node.system.loaded_modules)
+    return c.node.lists_modules
 
 
 def _kind(device: PciDevice) -> str:

@@ -1,4 +1,4 @@
-"""Text of `ibv_devinfo` and `ibv_devinfo -v` (rdma-core)."""
+"""Text of `ibv_devinfo` and `ibv_devinfo -v` (rdma-core), indented or with its blanks lost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from topocheck.readers import rdma_answers as rdma
 from topocheck.readers.base import Answers, Reader, numbered
 
 _ID = re.compile(r"hca_id:\s*([\w.\-]{1,64})\s*$")
-_LINE = re.compile(r"\s+([a-z_]{2,30}):\s*(.*?)\s*$")
+_LINE = re.compile(r"\s*([a-z_]{2,30}):\s*(.*?)\s*$")
+_PORT = re.compile(r"\s*port:\s*([0-9]{1,3})\s*$")
+_GID = re.compile(r"\s*(?:\*\*)?GID\[\s*([0-9]{1,3})\]:\s*([0-9a-f:.]{2,45})(?:,\s*(RoCE v[12]|IB/RoCE v1|IB))?\b")
+_OF_A_PORT = re.compile(r"\s*(?:max_mtu|active_mtu|port_lid|link_layer|phys_state|gid_tbl_len):\s")
 _MELLANOX = "0x02c9"
 _LANES = {"1": 1, "2": 2, "4": 4, "8": 8, "12": 12}
 
 
 def recognise(text: str) -> bool:
     """Tell whether a device with its transport below stands in the text."""
-    return re.search(r"^hca_id:\s*[\w.\-]{1,64}[ \t]*\n[ \t]+transport:", text, re.M) is not None
+    return re.search(r"^hca_id:\s*[\w.\-]{1,64}[ \t]*\n\s*transport:", text, re.M) is not None
 
 
 def read(text: str) -> Answers:
@@ -25,6 +28,8 @@ def read(text: str) -> Answers:
     names: list[str] = []
     first = 1
     values: dict[str, str] = {}
+    gids: dict[tuple[str, int], list[int]] = {}
+    cut = False
     for at, line in numbered(text):
         if m := _ID.match(line):
             device, number, values = m[1], 0, {}
@@ -33,15 +38,18 @@ def read(text: str) -> Answers:
             if len(names) > 1 << 10:
                 break
         elif not device:
-            continue
-        elif m := re.match(r"\s+port:\s*([0-9]{1,3})\s*$", line):
+            cut = cut or _OF_A_PORT.match(line) is not None
+        elif m := _PORT.match(line):
             number = int(m[1])
-        elif m := re.match(r"\s+GID\[\s*([0-9]{1,3})\]:\s*([0-9a-f:]{2,39})", line):
-            _gid(found, at, device, number, int(m[1]), m[2], line)
+        elif m := _GID.match(line):
+            if number and int(m[1]) < rdma.MAX_GIDS and (gid := rdma.gid_text(m[2])):
+                rdma.gid(found, at, device, number, int(m[1]), gid, m[3] or "")
+                gids.setdefault((device, number), []).append(int(m[1]))
         elif m := _LINE.match(line):
             values[m[1]] = m[2]
             (_port if number else _device)(found, at, device, number, m[1], m[2], values)
-    found.names(first, rdma.CLASS, names, whole=len(names) > 1)
+    rdma.gid_lists(found, first, gids)
+    found.names(first, rdma.CLASS, names, whole=len(names) > 1 and not cut)
     return found
 
 
@@ -74,14 +82,4 @@ def _port(found: Answers, at: int, device: str, number: int, name: str, value: s
             rdma.rate(found, at, device, number, _LANES[width[1]] * float(m[1]))
 
 
-def _gid(found: Answers, at: int, device: str, number: int, index: int, gid: str, line: str) -> None:
-    groups = gid.split(":")
-    if len(groups) != 8 or not all(re.fullmatch(r"[0-9a-f]{4}", g) for g in groups) or index >= 256:
-        return
-    rdma.port(found, at, device, number, f"gids/{index}", gid)
-    if m := re.search(r", (RoCE v[12]|IB/RoCE v1|IB)\s*$", line):
-        kind = {"RoCE v1": "IB/RoCE v1"}.get(m[1], m[1])
-        rdma.port(found, at, device, number, f"gid_attrs/types/{index}", kind)
-
-
-READER = Reader(name="ibv_devinfo (-v)", tells="RDMA devices and ports", recognise=recognise, read=read)
+READER = Reader(name="ibv_devinfo (-v)", tells="RDMA devices, ports and GIDs", recognise=recognise, read=read)

@@ -7,32 +7,47 @@ import re
 from topocheck.model.address import format_cpulist
 from topocheck.probes.cpuinfo import CPUINFO_BYTES
 from topocheck.readers.base import Answers, Reader, numbered
+from topocheck.readers.lscpu_words import english
 
 _NODES = "/sys/devices/system/node"
-_LINE = re.compile(r"^[ \t]*([A-Z][\w() \-/]{1,40}?):\s+(\S.*?)\s*$")
+_LINE = re.compile(r"^[ \t]*([^\W\d_«][^:：\n]{1,48}?) ?[:：](?:\s+(\S.*?))?\s*$")
+_MACHINE = re.compile(r"(x86_64|i[3-6]86|aarch64|ppc64le|ppc64|s390x|riscv64)$")
+_NODES_OF = re.compile(r"^.{0,40}NUMA.{0,30}[:：][ \t]+[0-9,\-]+[ \t]*$", re.M)
 _X86 = (("Vendor ID", "vendor_id"), ("CPU family", "cpu family"), ("Model", "model"), ("Model name", "model name"),
         ("Core(s) per socket", "cpu cores"))  # fmt: skip
 """lscpu's words -> those of /proc/cpuinfo on x86."""
 
 
 def recognise(text: str) -> bool:
-    """Tell whether lscpu's first lines stand in the text."""
-    return (
-        re.search(
-            r"^[ \t]*Architecture:[ \t]+\w+[ \t]*\n(?:.*\n){0,3}?[ \t]*(?:Byte Order|CPU op-mode\(s\)):", text, re.M
-        )
-        is not None
+    """Tell whether lscpu's first lines, in any language, or its lines about NUMA nodes stand in the text."""
+    first = (
+        r"^[ \t]*[^:：\n]{2,24}[:：][ \t]+(?:x86_64|i[3-6]86|aarch64|ppc64le|ppc64|s390x|riscv64)[ \t]*\n"
+        r"(?:.*\n){0,3}?.*(?:(?:Little|Big) Endian|32-bit, 64-bit)"
     )
+    if re.search(first, text, re.M) is not None:
+        return True
+    return any(
+        english(m[0].strip().partition(":")[0].partition("：")[0]) != "NUMA node(s)" and _node(m[0]) is not None
+        for m in _NODES_OF.finditer(text)
+    )
+
+
+def _node(line: str) -> int | None:
+    m = _LINE.match(line)
+    of = re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", english(m[1])) if m else None
+    return int(of[1]) if of else None
 
 
 def read(text: str) -> Answers:
     """Return architecture, model, online CPUs and NUMA nodes."""
     found = Answers()
     told: dict[str, tuple[str, int]] = {}
+    architecture, at = "", 1
     for number, line in numbered(text):
         if m := _LINE.match(line):
-            told.setdefault(m[1], (m[2], number))
-    architecture, at = told.get("Architecture", ("", 1))
+            told.setdefault(english(m[1]), (m[2] or "", number))
+            if not architecture and _MACHINE.match(m[2] or "") and len(told) < 4:
+                architecture, at = m[2], number
     if architecture:
         found.file(at, "/proc/sys/kernel/arch", architecture)
     if "On-line CPU(s) list" in told:
@@ -40,17 +55,11 @@ def read(text: str) -> Answers:
     if architecture in ("x86_64", "i686"):
         _cpuinfo(found, told, at)
     nodes = []
-    empty = {}
-    for number, line in numbered(text):
-        if m := re.match(r"\s*NUMA node([0-9]{1,4}) CPU\(s\):\s*$", line):  # Grace has a node for each GPU's memory
-            empty[int(m[1])] = number
     for name, (value, number) in told.items():
-        if (m := re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name)) and re.fullmatch(r"[0-9,\-]+", value):
+        # A node without CPUs has a blank: Grace has a node for each GPU's memory.
+        if (m := re.fullmatch(r"NUMA node([0-9]{1,4}) CPU\(s\)", name)) and re.fullmatch(r"[0-9,\-]*", value):
             nodes.append(int(m[1]))
             found.file(number, f"{_NODES}/node{int(m[1])}/cpulist", value)
-    for node, number in empty.items():
-        nodes.append(node)
-        found.file(number, f"{_NODES}/node{node}/cpulist", "")
     if nodes and told.get("NUMA node(s)", ("", 0))[0] == str(len(nodes)):
         found.file(told["NUMA node(s)"][1], f"{_NODES}/online", format_cpulist(nodes))
         found.soft.add(f"read:{_NODES}/online")
@@ -64,10 +73,10 @@ def _cpuinfo(found: Answers, told: dict[str, tuple[str, int]], line: int) -> Non
     named = told.get("Hypervisor vendor")
     if named is not None:
         found.hypervisor(named[1], named[0].split()[0])
-    if "Flags" in told:
-        rows.append("flags\t: hypervisor" if " hypervisor" in f" {told['Flags'][0]} " else "flags\t: fpu")
-    elif named is not None:
+    if named is not None or " hypervisor" in f" {told.get('Flags', ('', 0))[0]} ":
         rows.append("flags\t: hypervisor")
+    elif "Flags" in told:
+        rows.append("flags\t: fpu")
     if len(rows) > 1:
         found.put(line, ("\n".join(rows) + "\n").encode(), "read", "/proc/cpuinfo", CPUINFO_BYTES)
 

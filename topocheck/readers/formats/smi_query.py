@@ -53,7 +53,10 @@ def read(text: str) -> Answers:
     values: dict[str, Value] | None = None
     path: list[tuple[int, str]] = []
     system: dict[str, Value] = {}
-    for number, line in numbered(text):
+    for number, raw in numbered(text):
+        line = raw.rstrip().removesuffix(" \\")  # Markdown's mark for the end of a line
+        if line == "--":
+            continue  # grep's, between parts
         if m := _GPU.match(line):
             values, path = {}, []
             blocks.append((m[1], number, values))
@@ -123,7 +126,7 @@ def _gpus(found: Answers, blocks: list[tuple[str, int, dict[str, Value]]], syste
         if normalize_address(bus_id):
             values.setdefault("bus id", (bus_id, at))
         nvml_answers.gpu(found, index, values)
-    if blocks or text:  # `-q -u` names no GPUs
+    if blocks or is_digits(text):  # `-q -u` names no GPUs
         found.put(line, max(attached, len(blocks)), "nvml", "DeviceGetCount")
 
 

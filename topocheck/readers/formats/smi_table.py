@@ -1,4 +1,4 @@
-"""The table that `nvidia-smi` prints without options, of drivers 352 to 590, and the list of `nvidia-smi -L`.
+"""The table that `nvidia-smi` prints without options, of drivers 352 to 590; `nvidia-smi -L`; `nvidia-smi mig -lgi`.
 
 Names that do not fit into the table end with `...` and are not taken. Sizes are MiB, rounded down.
 """
@@ -25,6 +25,10 @@ _USE = re.compile(
 _MIG = re.compile(r"\|\s+\|\s+\|\s+(Enabled|Disabled|N/A)\s*\|\s*$")
 _LOST = re.compile(r"\|\s*GPU is lost\s*\|")
 """NVML's words in place of the memory: the GPU has fallen off the bus."""
+_SLICE = re.compile(r"\s*MIG [0-9]+g\.[0-9]+gb\S*\s+Device\s+[0-9]{1,2}: \(UUID: MIG-")
+"""A slice in the list of `nvidia-smi -L`, below its GPU."""
+_INSTANCE = re.compile(r"\|\s+([0-9]{1,3})\s+MIG [0-9]+g\.[0-9]+gb\S*(?:\s+[0-9]{1,3}){2}\s+[0-9]{1,2}:[0-9]{1,2}\s*\|")
+"""A GPU instance in the table of `nvidia-smi mig -lgi`."""
 _LIST = re.compile(r"GPU ([0-9]{1,3}): (\S.*?) \(UUID: (GPU-[0-9a-fA-F\-]{36})\)\s*$")
 _COMPUTE = {
     "E. Process": "Exclusive_Process",
@@ -35,8 +39,9 @@ _COMPUTE = {
 
 
 def recognise(text: str) -> bool:
-    """Tell whether the head of the table, or a line of the list, stands in the text."""
-    return re.search(rf"^[ \t]*(?:{_HEAD.pattern}|{_LIST.pattern})", text, re.M) is not None
+    """Tell whether the head of the table, two rows of a GPU, or a line of a list stands in the text."""
+    rows = rf"{_GPU.pattern}.*\n[ \t]*{_USE.pattern}"
+    return re.search(rf"^[ \t]*(?:{_HEAD.pattern}|{_LIST.pattern}|{_INSTANCE.pattern}|{rows})", text, re.M) is not None
 
 
 def read(text: str) -> Answers:
@@ -44,6 +49,7 @@ def read(text: str) -> Answers:
     found = Answers()
     values: dict[int, dict[str, Value]] = {}
     current: dict[str, Value] | None = None
+    listed: dict[str, Value] | None = None
     for number, raw in numbered(text):
         line = raw.strip()
         if m := _HEAD.match(line):
@@ -51,7 +57,12 @@ def read(text: str) -> Answers:
             if m[2]:
                 nvml_answers.cuda_version(found, (m[2], number))
         elif m := _LIST.match(line):
-            values.setdefault(int(m[1]), {}).update({"name": (m[2], number), "uuid": (m[3], number)})
+            listed = values.setdefault(int(m[1]), {})
+            listed.update({"name": (m[2], number), "uuid": (m[3], number)})
+        elif listed is not None and _SLICE.match(line):
+            listed.setdefault("mig current", ("Enabled", number))
+        elif m := _INSTANCE.match(line):
+            values.setdefault(int(m[1]), {}).setdefault("mig current", ("Enabled", number))
         elif m := _GPU.match(line):
             current = values.setdefault(int(m[1]), {})
             _row(current, m, number)
