@@ -16,6 +16,10 @@ TEXT_ANSWERS = 1 << 19
 """Answers that one text may give; a server with 8,192 functions gives a tenth of it."""
 
 
+JSON_REPORT = "a JSON report of topocheck"
+"""Name of the reader of our own reports, each of which is a machine at one moment."""
+
+
 def numbered(text: str, longest: int = 4096) -> Iterator[tuple[int, str]]:
     """Yield (number, line) of a text; of a line that is longer than any that is read, its start."""
     return ((n, line[:longest]) for n, line in enumerate(text.split("\n"), 1))

@@ -17,9 +17,8 @@ from topocheck.host.recording import snapshot
 from topocheck.model.base import InputError
 from topocheck.model.node import MadeFrom, SourceFile, SourcesDiffer
 from topocheck.readers import archive, folder, headings
-from topocheck.readers.base import Answers, Reading, Text
+from topocheck.readers.base import JSON_REPORT, Answers, Reading, Text
 from topocheck.readers.collected import Collected
-from topocheck.readers.formats import report_json
 from topocheck.readers.machines import Machine, machines
 from topocheck.readers.merge import Merged, merge
 from topocheck.readers.pci_answers import DEVICES
@@ -30,7 +29,7 @@ from topocheck.readers.xml_tree import XmlError
 
 _WHOLE_TEXT = (b"Start of NVIDIA bug report log file", b'"topocheck_version"')
 _WHOLE_WITHIN = 4096
-RECORDINGS = ("snapshot", report_json.READER.name)
+RECORDINGS = ("snapshot", JSON_REPORT)
 """Readers of files that topocheck made, each of which is a machine at one moment."""
 
 

@@ -16,7 +16,7 @@ from topocheck.model.base import InputError, Missing, Reason, is_lost
 from topocheck.probes.nvml import enums, fields
 from topocheck.readers import pci_answers as pci
 from topocheck.readers import rdma_answers as rdma
-from topocheck.readers.base import Answers, Reader
+from topocheck.readers.base import JSON_REPORT, Answers, Reader
 
 _NODES = "/sys/devices/system/node"
 _VERSIONS = {generation: number for number, generation in reversed(enums.NVLINK_GENERATIONS.items())}
@@ -215,7 +215,7 @@ def _node(found: Answers, node: host_doc.NumaNodeDoc) -> None:
 
 
 READER = Reader(
-    name="a JSON report of topocheck",
+    name=JSON_REPORT,
     tells="what the report holds: tree, links, GPUs, NICs",
     recognise=recognise,
     read=read,
