@@ -8,8 +8,11 @@ import pytest
 
 from tests.readers.test_files import LSPCI
 from topocheck.host.base import Host, RecordedBackend
+from topocheck.model.base import InputError
 from topocheck.model.node import SourcesDiffer
 from topocheck.pipeline import build_report
+from topocheck.readers.base import Answers, Reading, Text
+from topocheck.readers.merge import merge
 from topocheck.readers.together import joined
 
 SMI = """==============NVSMI LOG==============
@@ -160,6 +163,42 @@ def test_each_kind_of_fact(text: str, old: str, new: str, question: str) -> None
 def test_two_ways_to_say_the_same(files: tuple[str, ...]) -> None:
     assert differences(*files) == ()
     assert differences(*files[::-1]) == ()
+
+
+def test_two_recordings_are_two_machines_or_two_moments() -> None:
+    """The second one's findings must not be lost: it is refused, with the command that compares the two."""
+    examples = Path(__file__).parents[2] / "docs/examples"
+    files = [(p, p.read_bytes()) for p in (examples / "repaired.snap", examples / "half_width.snap")]
+    with pytest.raises(InputError, match=r"topocheck diff \S*repaired.snap \S*half_width.snap"):
+        joined(files)
+    answers = joined([files[1], (Path("ibstat.txt"), IBSTAT.encode())])
+    judged = build_report(Host(RecordedBackend(answers)))
+    assert "pcie.link-width" in {f.id for f in judged.findings if f.state.value == "fail"}
+
+
+def test_a_width_that_two_texts_differ_in() -> None:
+    """Lanes do not change with load: it is told, and what is judged is of one of the texts, as its evidence is."""
+    narrow = LSPCI.replace("Width x8 (downgraded)\n", "Width x4 (downgraded)\n")
+    assert narrow != LSPCI
+    found = differences(LSPCI, narrow)
+    assert {(d.first, d.other) for d in found if d.question.endswith("current_link_width")} == {("8", "4")}
+    answers = joined([(Path("0"), LSPCI.encode()), (Path("1"), narrow.encode())])
+    places = answers["sources:"]["places"]  # type: ignore[index, call-overload]
+    of_function = {v.partition(":")[0] for k, v in places.items() if k.startswith("lspci:") or "current_link" in k}
+    assert of_function == {"0"}
+
+
+def test_of_a_counter_the_larger_is_used() -> None:
+    """Both are of one start of the machine, so the larger is the later."""
+    texts = []
+    for n in (0, 7):
+        found = Answers()
+        found.file(1, "/sys/bus/pci/devices/0000:01:00.0/aer_dev_correctable", f"RxErr {n}\nTOTAL_ERR_COR {n}")
+        texts.append(Reading(text=Text(name=f"{n}.txt", text=""), reader="x", found=found))
+    for order in (texts, texts[::-1]):
+        merged = merge(order)
+        assert merged.answers == texts[1].found.answers
+        assert merged.differences == []
 
 
 def test_the_fuller_text_is_taken_whichever_comes_first() -> None:

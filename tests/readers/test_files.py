@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
@@ -283,3 +284,21 @@ def test_a_small_file_that_unpacks_to_a_large_text_is_refused() -> None:
     bomb = gzip.compress(bytes(MAX_ONE_TEXT + 1), 1)
     with pytest.raises(InputError, match="larger than 96 MiB when unpacked"):
         read_data("x", bomb)
+
+
+def test_a_file_that_was_compressed_twice() -> None:
+    """Collectors compress what is compressed; a snapshot, which is compressed itself, stays one."""
+    twice = gzip.compress(bz2.compress(LSPCI.encode()))
+    answers = read_data("x.gz", twice).answers
+    assert answers["sources:"]["files"][0]["formats"][0].startswith("lspci")  # type: ignore[index, call-overload]
+    snap = gzip.compress((Path(__file__).parents[2] / "docs/examples/half_width.snap").read_bytes())
+    assert read_data("x.snap.gz", snap).answers["sources:"]["files"][0]["formats"] == ("snapshot",)  # type: ignore[index, call-overload]
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [(b"\x28\xb5\x2f\xfd\x24", "zstd -d FILE"), (b"7z\xbc\xaf\x27\x1c\x00", "7z x FILE"), (b"%PDF-1.7\n", "pdftotext")],
+)
+def test_a_compression_that_is_not_read_is_named(start: bytes, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_data("x", start + b"\0" * 40)

@@ -173,7 +173,11 @@ def _machines(file: str, data: bytes | None, policy: Policy | None) -> tuple[lis
     path = Path(file)
     if data is None:
         below = _is_machine([n for n in os.listdir(path) if os.path.isdir(path / n)])
-        found = machines_in(path, below=below, alike_apart=True)
+        # Several snapshots and reports are each a machine, and were named one by one (`find_files`); one alone may have
+        # texts beside it that are of the same machine.
+        read_apart = [] if below else [n for n in os.listdir(path) if n.endswith(ENDINGS)]
+        leave_out = ENDINGS if len(read_apart) > 1 else ()
+        found = machines_in(path, below=below, alike_apart=True, leave_out=leave_out)
     else:
         found = machines_of(plain_text(path.name), data, alike_apart=True)
     bad = [_bad(file, why) for m in found for why in m.unread]

@@ -10,7 +10,7 @@ import posixpath
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from topocheck.model.base import InputError
@@ -32,15 +32,41 @@ def is_archive(data: bytes | bytearray) -> bool:
     return is_tar(data) or data[:4] in (b"PK\x03\x04", b"PK\x05\x06")
 
 
-def unpacked(name: str, data: bytes) -> bytes:
-    """Return a file without its compression (gzip, xz, bzip2), as it is where it has none.
+def unpacked(name: str, data: bytes, whole: Callable[[bytes], bool] = lambda _: False) -> bytes:
+    """Return a file without its compression (gzip, xz, bzip2; also twice), as it is where it has none.
 
-    One that is cut short counts as far as it goes, as collectors are often killed.
+    One that is cut short counts as far as it goes, as collectors are often killed. `whole`: tells of bytes that they
+    are read as they are, as a snapshot, which is compressed itself.
 
     Raises:
-        InputError: it is damaged from its start, or larger than is read: an archive than MAX_UNPACKED, one text than
-            MAX_ONE_TEXT.
+        InputError: it is damaged from its start, of a compression that is not read, or larger than is read: an archive
+            than MAX_UNPACKED, one text than MAX_ONE_TEXT.
     """
+    for _ in range(MAX_LAYERS):
+        inner = data if whole(data) else _unpacked_once(name, data)
+        if inner is data:
+            break
+        data = inner
+    if other := next((o for start, o in _NOT_READ if data.startswith(start)), None):
+        raise InputError(f"{name}: {other[0]}, which is not read; unpack it first: {other[1]}")
+    return data
+
+
+MAX_LAYERS = 3
+"""Of compression around one file: collectors compress what is compressed already."""
+_NOT_READ = (
+    (b"\x28\xb5\x2f\xfd", ("compressed by zstd", "zstd -d FILE")),
+    (b"\x04\x22\x4d\x18", ("compressed by lz4", "lz4 -d FILE")),
+    (b"7z\xbc\xaf\x27\x1c", ("a 7z archive", "7z x FILE")),
+    (b"Rar!\x1a\x07", ("a rar archive", "unrar x FILE")),
+    (b"LZIP", ("compressed by lzip", "lzip -d FILE")),
+    (b"\x1f\x9d", ("compressed by compress", "uncompress FILE")),
+    (b"%PDF-", ("a PDF document", "pdftotext -layout FILE")),
+)
+"""First bytes of a file -> what it is, and the program that makes it readable."""
+
+
+def _unpacked_once(name: str, data: bytes) -> bytes:
     kinds: tuple[tuple[bytes, Any], ...] = (
         (b"\x1f\x8b", gzip.open),
         (b"\xfd7zXZ\x00", lzma.open),

@@ -39,12 +39,14 @@ class Machine(msgspec.Struct, kw_only=True):
         certain: it is known to be one, by a tree of the kernel's files or by a file that is whole by itself; texts in
             several folders may be of one.
         unread: members that could not be read, with the reason.
+        not_understood: parts of its one text that no reader takes, in words.
     """
 
     name: str
     certain: bool = False
     readings: list[Reading] = msgspec.field(default_factory=list)
     unread: list[str] = msgspec.field(default_factory=list)
+    not_understood: list[str] = msgspec.field(default_factory=list)
 
 
 class _Piece(msgspec.Struct):
@@ -100,7 +102,7 @@ def machines(
         if isinstance(body, str) or not body or path.endswith(_NO_TEXT):
             continue
         try:
-            data = archive.unpacked(f"{name}: {shown}", body)
+            data = archive.unpacked(f"{name}: {shown}", body, whole)
             if (budget := budget - len(data)) < 0:
                 left += 1
                 continue
@@ -135,7 +137,7 @@ def _trees(names: Iterable[str]) -> list[str]:
 
 
 def _utf16(data: bytes) -> bool:
-    return data.startswith((b"\xff\xfe", b"\xfe\xff")) or data[1:64:2].count(0) > 16
+    return data.startswith((b"\xff\xfe", b"\xfe\xff")) or max(data[1:64:2].count(0), data[:64:2].count(0)) > 16
 
 
 def _command(path: str) -> str:

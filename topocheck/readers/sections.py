@@ -23,6 +23,8 @@ def decoded(data: bytes) -> str:
         text = data.decode("utf-16", "replace")
     elif (start := data[:512]).count(0) > len(start) // 3 and 0 not in start[::2]:
         text = data.decode("utf-16-le", "replace")  # Windows without the mark: every other byte of ASCII is 0
+    elif start.count(0) > len(start) // 3 and 0 not in start[1::2]:
+        text = data.decode("utf-16-be", "replace")
     else:
         text = data.decode("utf-8-sig", "replace")
     if "\r" in text:

@@ -62,7 +62,7 @@ def joined(files: Sequence[tuple[Path, bytes | None]]) -> dict[str, Answer]:
                 f"machines, or two moments of one, are compared by: topocheck diff {two}"
             )
         found += readings
-        named.append(source(name, readings, [u for m in of_file for u in m.unread]))
+        named.append(source(name, readings, [u for m in of_file for u in (*m.unread, *m.not_understood)]))
     return recording(found, named)
 
 
@@ -118,28 +118,32 @@ def machines_of(name: str, data: bytes, *, alike_apart: bool = False) -> list[Ma
     """
     if snapshot.is_snapshot(data):
         return [Machine(name="", readings=[_snapshot(name, data)])]
-    unpacked = archive.unpacked(name, data)
+    unpacked = archive.unpacked(name, data, snapshot.is_snapshot)
     if archive.is_archive(unpacked):
         names, members = archive.names(name, unpacked), archive.members(name, unpacked)
         return machines(name, names, members, of_bytes, is_whole, alike_apart=alike_apart)
     parts: list[Text] = []
     readings = list(of_bytes(name, unpacked, not_understood=parts))
-    return [Machine(name="", readings=readings, unread=_named(parts))]
+    return [Machine(name="", readings=readings, not_understood=_named(parts))]
 
 
-def machines_in(path: Path, *, below: bool = True, alike_apart: bool = False) -> list[Machine]:
+def machines_in(
+    path: Path, *, below: bool = True, alike_apart: bool = False, leave_out: tuple[str, ...] = ()
+) -> list[Machine]:
     """Return the machines that the files of a folder tell of.
 
     Args:
         path: the folder.
         below: also of the folders in it.
         alike_apart: files that are all of the same format are each of a machine (`node1.txt`, `node2.txt`).
+        leave_out: endings of names of files that are read elsewhere.
 
     Raises:
         InputError: it cannot be read, or holds more than is read.
     """
     name = plain_text(path.name or str(path))
-    names, members = list(folder.names(path, below=below)), folder.members(path, below=below)
+    names = [n for n in folder.names(path, below=below) if not n.endswith(leave_out)]
+    members = (m for m in folder.members(path, below=below) if not m[0].endswith(leave_out))
     return machines(name, names, members, of_bytes, is_whole, alike_apart=alike_apart)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from topocheck.readers import rdma_answers as rdma
@@ -9,8 +10,8 @@ from topocheck.readers.base import Answers, Reader, numbered
 
 _NAME = r"[\w.\-]{1,64}"
 _ROW = re.compile(
-    rf"\s*({_NAME})\s+([0-9]{{1,3}})\s+([0-9]{{1,3}})\s+((?:[0-9a-f]{{4}}:){{7}}[0-9a-f]{{4}})"
-    rf"(?:\s+[0-9]{{1,3}}(?:\.[0-9]{{1,3}}){{3}})?\s+v([12])(?:\s+({_NAME}))?\s*$"
+    rf"[ \t]*({_NAME})[ \t]+([0-9]{{1,3}})[ \t]+([0-9]{{1,3}})[ \t]+((?:[0-9a-f]{{4}}:){{7}}[0-9a-f]{{4}})"
+    rf"(?:[ \t]+[0-9]{{1,3}}(?:\.[0-9]{{1,3}}){{3}})?[ \t]+v([12])(?:[ \t]+({_NAME}))?[ \t]*$"
 )
 _DEVICE = re.compile(rf"\s*({_NAME})\s+([0-9a-f]{{16}})\s*$")
 _DEVICES = re.compile(r"^[ \t]*device[ \t]+node GUID[ \t]*$", re.M)
@@ -32,7 +33,7 @@ def read(text: str) -> Answers:
     whole = False
     in_list = False
     first = 0
-    for at, line in list(numbered(text))[:MAX_ROWS]:
+    for at, line in itertools.islice(numbered(text), MAX_ROWS):
         if m := _ROW.match(line):
             device, port, index = m[1], int(m[2]), int(m[3])
             if index >= rdma.MAX_GIDS:

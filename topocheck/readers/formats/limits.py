@@ -20,9 +20,10 @@ _FILES = {
 }  # fmt: skip
 """Name of a limit in bash's, dash's or zsh's `ulimit -a` -> its name in /proc/self/limits."""
 _UNITS = {"kbytes": 1024, "kb": 1024, "blocks": 512, "mbytes": 1 << 20}
+_AMOUNT = r"[0-9.,]{1,20}[KMGTP]?i?"
 _DF = re.compile(
-    r"[ \t]*\S+\s+(?P<total>[0-9.,]{1,20}[KMGTP]?i?)\s+[0-9.,]{1,20}[KMGTP]?i?\s+(?P<free>[0-9.,]{1,20}[KMGTP]?i?)"
-    rf"\s+[0-9]{{1,3}}%\s+{SHM}\s*$"
+    rf"[ \t]*\S{{1,256}}[ \t]+(?P<total>{_AMOUNT})[ \t]+{_AMOUNT}[ \t]+(?P<free>{_AMOUNT})[ \t]+[0-9]{{1,3}}%"
+    rf"[ \t]+{SHM}[ \t]*$"
 )
 _DF_BLOCKS = re.compile(r"\b(1K|1024|1M|1048576|512)-\w")
 _BLOCKS = {"1K": 1 << 10, "1024": 1 << 10, "1M": 1 << 20, "1048576": 1 << 20, "512": 512}

@@ -10,8 +10,8 @@ from topocheck.readers import rdma_answers as rdma
 from topocheck.readers.base import Answers, Reader, numbered
 
 _ROW = re.compile(
-    r"\s*\w[\w\-]{2,30}\(rev:\w{1,4}\)\s+(?:/dev/mst/\S{1,64}|NA)\s+"
-    r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?P<rest>(?:\s+\S{1,200}){0,4})\s*$"
+    r"[ \t]*\w[\w\-]{2,30}\(rev:\w{1,4}\)[ \t]+(?:/dev/mst/\S{1,64}|NA)[ \t]+"
+    r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?P<rest>(?:[ \t]+\S{1,200}){0,4})[ \t]*$"
 )
 _NAME = re.compile(r"[\w.\-]{1,64}")
 
