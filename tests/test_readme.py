@@ -6,8 +6,23 @@ import pytest
 
 from tests.support.printed import BLOCK, REPOSITORY, pages, printed, renewed, shown
 from tests.support.renew import RENEW
+from topocheck.cli.command_tree import commands
 
 SHOWN = [(p.name, *m.groups()) for p in pages() for m in BLOCK.finditer(p.read_text(encoding="utf-8"))]
+
+_OF_NO_MACHINE = ("explain ", "pcie ", "lab list", "integrations", "schema ")
+_NOT_SHOWN = {
+    "network bw": "measures between the nodes of a job",
+    "snapshot save": "records this machine",
+    "completion": "prints a script of a shell",
+}
+
+
+def test_every_command_has_a_printed_example() -> None:
+    shown_ = [arguments for _, arguments, _ in SHOWN]
+    leaves = [c.name for c in commands() if not c.is_group]
+    without = {c for c in leaves if not any(a == c or a.startswith(f"{c} ") for a in shown_)}
+    assert without == set(_NOT_SHOWN)
 
 
 def test_the_first_screen_shows_what_the_tool_prints() -> None:
@@ -16,7 +31,7 @@ def test_the_first_screen_shows_what_the_tool_prints() -> None:
 
 @pytest.mark.parametrize(("file", "arguments", "output"), SHOWN, ids=[f"{s[0]}: {s[1]}" for s in SHOWN])
 def test_it_is_printed(file: str, arguments: str, output: str) -> None:
-    assert "--from" in arguments or "docs/" in arguments or arguments.startswith(("explain ", "pcie ")), (
+    assert "--from" in arguments or "docs/" in arguments or arguments.startswith(_OF_NO_MACHINE), (
         f"{file} shows the output of a machine that nobody else has"
     )
     assert shown(arguments, output) == output, f"renew it: {RENEW}"

@@ -43,7 +43,7 @@ def policy(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[checks.'pcie.replays']\nthresholds = { counts = 5 }", "did you mean 'count'?"),
+        ("[checks.'pcie.replays']\nthresholds = { counts = 5 }", "did you mean count?"),
         ("[checks.'limits.nofile']\nthresholds = { zzz = 5 }", "it has note_below, warn_below"),
         ("[checks.'pcie.link-width']\nthresholds = { count = 5 }", "it has none"),
         ("[checks.'limits.*']\nthresholds = { correctable = 5 }", "checks.'limits.*'.thresholds"),

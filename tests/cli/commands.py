@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -38,4 +39,5 @@ Topocheck = Callable[..., Ran]
 
 def one_line(ran: Ran) -> bool:
     """Tell whether a command ended with one line of what is wrong and exit code 2."""
-    return ran.code == 2 and ran.error.startswith("topocheck: ") and ran.error.count("\n") == 1
+    said, *excerpt = ran.error.splitlines() or [""]
+    return ran.code == 2 and said.startswith("topocheck: ") and all(re.match(r" +[0-9]* +\| ", x) for x in excerpt)

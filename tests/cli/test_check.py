@@ -90,7 +90,7 @@ def test_misspelt_check(topocheck: Any) -> None:
     said = topocheck("good", "--only", "pcie.link-widht")
     assert said.code == 2
     assert said.err.count("\n") == 1
-    assert "did you mean 'pcie.link-width'?" in said.err
+    assert "did you mean pcie.link-width?" in said.err
 
 
 @pytest.mark.parametrize(
@@ -203,14 +203,14 @@ def test_required_check(topocheck: Any, tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("[checks\n", "line 1"),
-        ("strict = 1\n", "`bool`"),
+        ("strict = 1\n", "strict: expected true or false"),
         ("strikt = true\n", "strikt"),
-        ('[checks."pcie.link-widht"]\nenabled = false\n', "did you mean 'pcie.link-width'?"),
+        ('[checks."pcie.link-widht"]\nenabled = false\n', "did you mean pcie.link-width?"),
         ('[checks."pcie.link-width"]\nseverity = "fatal"\n', "note, warn, fail"),
         ("[expect]\ngpu_count = -1.5\n", "gpu_count"),
         ("[expect]\ngpu_count = -1\n", "expect.gpu_count is -1"),
         ("[expect]\nmin_p2p_gb_s = nan\n", "expect.min_p2p_gb_s is nan"),
-        ('require_probes = ["nvmml"]\n', "did you mean 'nvml'?"),
+        ('require_probes = ["nvmml"]\n', "did you mean nvml?"),
         ("[expect]\nmin_h2d_gb_s = 800\n", "asks for the impossible"),
         ("[expect]\npcie_gen = 9\n", "expect.pcie_gen is 9; there are 1, 2, 3, 4, 5, 6"),
         ("[expect]\npcie_width = 3\n", "expect.pcie_width is 3; there are 1, 2, 4"),
@@ -225,7 +225,7 @@ def test_policy_that_cannot_be_used(topocheck: Any, tmp_path: Path, text: str, e
     said = topocheck("good", "--policy", str(policy))
     assert said.code == 2
     assert said.out == ""
-    assert said.err.count("\n") == 1
+    assert [line[:10] for line in said.err.splitlines() if not line.startswith("  ")] == ["topocheck:"]
     assert str(policy) in said.err
     assert expected in said.err
 

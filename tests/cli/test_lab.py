@@ -22,7 +22,7 @@ from topocheck.knowledge.strategies import strategies
         (["pipelin"], "no lab 'pipelin'; did you mean pipeline?"),
         (["p2p", "--ranks", "0"], "--ranks '0': expected numbers from 1 to 4096 by comma"),
         (["p2p", "--ranks", "2,x"], "--ranks '2,x': expected numbers"),
-        (["p2p", "--sizes", "1MiB,foo"], "--sizes: not a size: 'foo'"),
+        (["p2p", "--sizes", "1MiB,foo"], "--sizes: 'foo' is not a size"),
         (["p2p", "--backend", "rdma"], "--backend"),
         (["broadcast", "--pieces", "-1"], "--pieces '-1': expected numbers"),
         (["pipeline", "--compute", "-5"], "--compute -5: expected 0 to 10000 milliseconds"),

@@ -148,13 +148,14 @@ def _is_broken(data: bytes) -> bool:
 
 
 def _error_line(command: str, outcome: Outcome) -> list[Finding]:
-    """An error is one line that begins with the name of the program, or typer's usage."""
+    """An error is one line that begins with the name of the program, or the help of a group of commands."""
     text = outcome.err.decode("utf-8", "replace")
     if text.startswith("Usage: ") or "nagios" in command:
         return []
     lines = [x for x in text.splitlines() if x.strip()]
     errors = [x for x in lines if x.startswith("topocheck: ")]
-    if lines and lines == errors:
+    excerpt = [x for x in lines if re.match(r" +[0-9]* +\| ", x)]  # the line that is wrong, and a caret under it
+    if errors and len(lines) == len(errors) + len(excerpt) and len(excerpt) <= 2:
         return []
     if command in ("check", "snapshot") and not text and outcome.out:
         return []  # a format whose error goes to standard output

@@ -151,3 +151,12 @@ def test_a_gpu_that_no_job_can_use_is_named(folder: Path, name, told):
     assert note.startswith(f"rank 0 is on {absent} of {recording.name}")
     job.write_text(text.format(recording.name, other))
     assert not [n for n in predicted("--ranks", job)["notes"] if absent in n]
+
+
+def test_settings_in_force_are_part_of_the_answer(folder: Path):
+    """Which switch is set, for whoever reads of slow pairs. Settings of the log and unknown names are left out."""
+    values = ("NCCL_P2P_DISABLE=1", "NCCL_DEBUG=INFO", "NCCL_P2P_DISABLED=1")
+    argv = [word for v in values for word in ("--set", v)]
+    text = run_one(nccl.predict, "--from", folder / "plain.snap", *argv).out
+    lines = [line.split()[1:] for line in text.splitlines() if line.startswith("  settings ")]
+    assert lines == [["NCCL_P2P_DISABLE=1"]]

@@ -6,6 +6,7 @@ import msgspec
 
 from topocheck.bandwidth.stats import quantile
 from topocheck.model.base import Finding, InputError
+from topocheck.model.excerpt import json_fault
 from topocheck.model.measurement import (
     UNSTABLE,
     Assessment,
@@ -88,7 +89,9 @@ def parse(data: bytes, name: str) -> BandwidthReport:
             return BandwidthReport(run=run, assessments=found.assessments, findings=found.findings)
         kept = msgspec.json.decode(data, type=Baseline)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError) as e:
-        raise InputError(f"{name}: no run of topocheck bw (--save, or --format json): {str(e)[:200]}") from None
+        what, shown = json_fault(e, data)
+        expected = "expected a run of topocheck bw (--save, or --format json)"
+        raise InputError(f"{name}: {what}; {expected}", excerpt=shown) from None
     if kept.format != FORMAT or kept.version != VERSION:
         raise InputError(f"{name}: format {kept.format!r:.40} {kept.version}, expected {FORMAT} {VERSION}")
     return BandwidthReport(run=kept.run, assessments=kept.assessments, findings=kept.findings)

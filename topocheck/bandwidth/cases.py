@@ -142,7 +142,7 @@ def parse_size(text: str) -> int:
     try:
         value = float(s)
     except ValueError:
-        raise ValueError(f"not a size: {text.strip()[:40]!r}; write 128MiB, 64K or plain bytes") from None
+        raise ValueError(f"{text.strip()[:40]!r} is not a size; expected 128MiB, 64K or plain bytes") from None
     if not 1 <= value * factor <= 1 << 50:
-        raise ValueError(f"not a size between 1 byte and 1 PiB: {text.strip()[:40]!r}")
+        raise ValueError(f"{text.strip()[:40]!r} is not a size between 1 byte and 1 PiB")
     return int(value * factor)

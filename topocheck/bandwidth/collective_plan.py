@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 from topocheck.bandwidth.buffers import free_bytes
@@ -40,6 +41,13 @@ SIZES: dict[tuple[str, str], tuple[int, ...]] = {
 """(budget, backend) -> sizes in bytes; MPI moves host memory and takes Gloo's."""
 
 
+def _unknown(kind: str, name: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name[:100], known, 1)
+    return f"{kind} {name!r:.60}: expected one of {', '.join(known)}" + (f"; did you mean {near[0]}?" if near else "")
+
+
 def collective_named(name: str) -> Collective:
     """Return the collective that is called so.
 
@@ -48,7 +56,7 @@ def collective_named(name: str) -> Collective:
     """
     found = next((c for c in COLLECTIVES if c == name), None)
     if found is None:
-        raise ValueError(f"no collective is called {name!r}; there are: {', '.join(COLLECTIVES)}")
+        raise ValueError(_unknown("collective", name, COLLECTIVES))
     return found
 
 
@@ -60,7 +68,7 @@ def backend_named(name: str) -> Backend:
     """
     found = next((b for b in BACKENDS if b == name), None)
     if found is None:
-        raise ValueError(f"no backend is called {name!r}; there are: {', '.join(BACKENDS)}")
+        raise ValueError(_unknown("backend", name, BACKENDS))
     return found
 
 

@@ -50,7 +50,7 @@ def refuse_unused(options: set[str]) -> None:
     """
     for option, needed in NEEDS.items():
         if option in options and not options & set(needed):
-            raise InputError(f"{option} says nothing without {' or '.join(needed)}")
+            raise InputError(f"{option} needs {' or '.join(needed)}")
     if "--plan" in options:
         for option in NOT_WITH_PLAN:
             if option in options:

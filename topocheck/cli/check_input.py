@@ -281,7 +281,7 @@ def chosen_checks(
     for pattern in (*only, *skip):
         if not any(_matches(c.id, pattern) for c in checks):
             near = difflib.get_close_matches(pattern, names, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else ""
             raise InputError(f"no check or area {pattern!r}{hint} (topocheck explain list names all)")
         preview = next((c for c in checks if c.id == pattern and c.preview), None)
         if preview is not None and pattern in only and not policy.preview and not policy.of(preview.id).preview:

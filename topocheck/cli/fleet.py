@@ -23,8 +23,9 @@ def fleet(
     paths: Annotated[
         list[str],
         typer.Argument(
+            metavar="PATH...",
             help="Reports (--format json, gzip'd or not), snapshots, and what --from takes: files, folders, archives, "
-            "patterns."
+            "patterns.",
         ),
     ],
     against: Annotated[

@@ -33,7 +33,11 @@ def integrations(
     elif name in files:
         common.emit(files[name].read_text(encoding="utf-8"), output)
     else:
-        raise InputError(f"{name}: no such file; topocheck integrations lists them")
+        from difflib import get_close_matches
+
+        near = get_close_matches(name[:100], files, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"no file {name!r:.100}{hint} (topocheck integrations lists all)")
 
 
 def _folder() -> Path:

@@ -149,10 +149,10 @@ def _completing(app: typer.Typer) -> object:
     return command(standalone_mode=False)
 
 
-def _warn(message: str) -> None:
+def _warn(message: str, prefix: str = "topocheck: ") -> None:
     from topocheck.cli.common import warn
 
-    warn(message)
+    warn(message, prefix)
 
 
 def main() -> None:
@@ -229,6 +229,8 @@ def _run(first: str) -> None:
         raise SystemExit(code if isinstance(code, int) else 0)
     except InputError as e:
         _warn(str(e))
+        for line in e.excerpt:
+            _warn(line, prefix="")
         raise SystemExit(e.exit_code) from None
     except OSError as e:
         if e.filename is None and e.errno not in _OF_A_WRITE:
@@ -244,13 +246,25 @@ def _run(first: str) -> None:
 
 
 def _show_usage(error: Any) -> None:
-    """Print what typer says of a wrong command line, which quotes it: a file's name may have become an option."""
-    import io
+    """Print what typer says of a wrong command line, in one line as all errors, and which help has the right one."""
+    from typer._click.exceptions import NoArgsIsHelpError
 
-    from topocheck.cli.common import warn
-    from topocheck.render.quoting import one_line
+    said = error.format_message()
+    if isinstance(error, NoArgsIsHelpError):
+        for line in said.splitlines():
+            _warn(line, prefix="")
+        return
+    # typer writes the nearest names in two ways of its own; here they read as in every other error.
+    said, _, nearest = said.partition(". Did you mean ")
+    near = nearest.rstrip("?").replace("'", "")
+    if possible := getattr(error, "possibilities", None):
+        said, near = error.message, " or ".join(sorted(possible))
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else " ".join(["topocheck", *_begun()])
+    hint = f"; did you mean {near}?" if near else ";"
+    _warn(f"{said[:1].lower()}{said[1:].rstrip('.')}{hint} see {command} --help")
 
-    text, said = io.StringIO(), f"Error: {error.format_message()}"
-    error.show(file=text)
-    for line in text.getvalue().replace(said, one_line(said)).splitlines():
-        warn(line, prefix="")
+
+def _begun() -> list[str]:
+    """Return the command that the command line begins with; nothing where there is none."""
+    return [a for a in sys.argv[1:2] if a in COMMANDS]

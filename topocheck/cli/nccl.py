@@ -253,7 +253,9 @@ def on_fabric(p: Prediction, files: list[Path] | None) -> Prediction:
 
 @app.command("log")
 def log(
-    file: Annotated[Path, typer.Argument(help="A log made with NCCL_DEBUG=INFO; - for standard input.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A log made with NCCL_DEBUG=INFO; - for standard input.")
+    ],
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare it with the prediction for this machine.")
     ] = False,

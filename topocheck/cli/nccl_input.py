@@ -63,6 +63,7 @@ def setting_like(name: str) -> NcclSetting:
 
 def topology_file(path: Path, version: Version) -> TopoFile:
     """Return a topology file and what a version of NCCL makes of it."""
+    from topocheck.model.excerpt import excerpt
     from topocheck.nccl.topofile.file import judge_file
     from topocheck.nccl.topofile.xml import MAX_BYTES, NcclXmlError
 
@@ -70,7 +71,7 @@ def topology_file(path: Path, version: Version) -> TopoFile:
         data = read_input(path, MAX_BYTES, "a topology file of NCCL")
         return judge_file(str(path), data, version)
     except NcclXmlError as e:
-        raise InputError(f"{path}: {e}") from e
+        raise InputError(f"{path}: {e}", excerpt=excerpt(data.decode("utf-8", "replace"), (e.line, e.column))) from e
 
 
 def json_text(value: object) -> str:

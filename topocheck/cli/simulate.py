@@ -84,7 +84,7 @@ def read_levels(path: Path) -> Network:
     try:
         tree = parse_toml(read_file(path, MAX_BYTES, EXPECTED))
     except TomlError as e:
-        raise InputError(f"{name}: {e}") from None
+        raise InputError(f"{name}: {e}", excerpt=e.excerpt) from None
     _only(tree, {"level", "base_us", "aligned", "source"}, name)
     listed = tree.get("level")
     if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_LEVELS:

@@ -20,7 +20,7 @@ app = typer.Typer(
 
 @app.command("save")
 def save(
-    file: Annotated[Path, typer.Argument(help="The file to write.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
     keep_identifiers: Annotated[
         bool,
         typer.Option(
@@ -59,7 +59,7 @@ def save(
 
 @app.command("show")
 def show(
-    file: Annotated[Path, typer.Argument(help="A snapshot.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A snapshot.")],
     question: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--grep", metavar="TEXT", help="Only questions that contain TEXT, with their answers."),

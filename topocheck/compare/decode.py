@@ -12,6 +12,7 @@ from topocheck.model import old_names
 from topocheck.model.base import InputError
 from topocheck.model.document import LimitsDoc, ProbeDoc, ReportDoc, SettingDoc
 from topocheck.model.document_host import GpuDoc, HostDoc, InterfaceDoc, NicDoc, NumaNodeDoc, PciDoc
+from topocheck.model.excerpt import json_fault
 from topocheck.model.version import SCHEMA_VERSION
 
 
@@ -93,7 +94,8 @@ def decode(data: bytes, name: str) -> LeanReport:
     except msgspec.ValidationError as e:
         raise InputError(f"{name}: not a topocheck report: {e}; expected `topocheck report --format json`") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise InputError(f"{name}: not JSON: {e}; expected `topocheck report --format json`") from None
+        what, shown = json_fault(e, data)
+        raise InputError(f"{name}: {what}; expected `topocheck report --format json`", excerpt=shown) from None
     major = report.schema_version.split(".")[0]
     if major == "1":
         # What is compared is called in 1.x as in 2.0, but for the ids of some checks.

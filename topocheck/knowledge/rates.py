@@ -130,7 +130,7 @@ def generation_of(generation: int) -> PcieGeneration:
         if g.generation == generation:
             return g
     last = pcie_generations()[-1].generation
-    raise ValueError(f"PCIe generation {generation} is not known: give a number from 1 to {last}")
+    raise ValueError(f"PCIe generation {generation}: expected a number from 1 to {last}")
 
 
 @functools.cache
@@ -171,7 +171,7 @@ def pcie_gen_gb_s(generation: int, width_lanes: int) -> float:
 
 def _check_width(width_lanes: int) -> None:
     if width_lanes not in WIDTHS:
-        raise ValueError(f"x{width_lanes} is no PCIe width: there are {', '.join(f'x{w}' for w in WIDTHS)}")
+        raise ValueError(f"PCIe width x{width_lanes}: expected one of {', '.join(f'x{w}' for w in WIDTHS)}")
 
 
 def payload_share(generation: int, max_payload_bytes: int) -> float:

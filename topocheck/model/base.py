@@ -177,9 +177,16 @@ class InputError(Exception):
     """Input from elsewhere that cannot be used: one line with the file, the place in it and what was expected.
 
     Commands print it and exit with `exit_code`.
+
+    Attributes:
+        excerpt: lines of the text that show the place (model/excerpt.py).
     """
 
     exit_code = EXIT_USAGE
+
+    def __init__(self, message: str = "", *, excerpt: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.excerpt = excerpt
 
 
 class NotDeterminedError(InputError):

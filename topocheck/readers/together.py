@@ -15,6 +15,7 @@ from topocheck.host.gather.jsonable import plain_text
 from topocheck.host.live.filters import kept
 from topocheck.host.recording import snapshot
 from topocheck.model.base import InputError
+from topocheck.model.excerpt import excerpt
 from topocheck.model.node import MadeFrom, SourceFile, SourcesDiffer
 from topocheck.readers import archive, folder, headings
 from topocheck.readers.base import JSON_REPORT, Answers, Reading, Text
@@ -210,7 +211,10 @@ def _of_text(name: str, text: str, heading: str, not_understood: list[Text]) -> 
                     found = reader.read(part.text)
                 except XmlError as e:
                     line = e.line + part.first_line - 1
-                    raise InputError(f"{part.name}: line {line}, column {e.column}: {e.what} ({reader.name})") from None
+                    raise InputError(
+                        f"{part.name}: line {line}, column {e.column}: {e.what} ({reader.name})",
+                        excerpt=excerpt(part.text, (e.line, e.column), part.first_line),
+                    ) from None
                 if found.answers:
                     understood_here = True
                     yield Reading(text=part, reader=reader.name, found=found)

@@ -74,10 +74,8 @@ def fleet_text(
     """
     page = Page(style)
     limit = 1 << 30 if all_ else MAX_LINES
-    page.line(
-        (f"topocheck {__version__}: {plural(fleet.nodes, 'node')}", "bold"),
-        f", {verdict(fleet, unresponsive)}",
-    )
+    title = f"topocheck {__version__}: {plural(fleet.nodes, 'node')}, {verdict(fleet, unresponsive)}"
+    page.text(title, indent=0, style="bold", hang=2)
     if fleet.findings:
         _findings(fleet, page, limit)
     if fleet.job:

@@ -50,7 +50,7 @@ class Page:
     def heading(self, text: str) -> None:
         """Start a section."""
         self.blank()
-        self.line((flowing(text), "bold"))
+        self.text(text, indent=0, style="bold", hang=2)
 
     def text(self, text: str, indent: int = 2, style: str = "", hang: int = 0) -> None:
         """Add text wrapped to the width; following lines are indented by `hang` more.

@@ -56,6 +56,8 @@ def paint_prediction(
 
 def _answer(p: Prediction, page: Page) -> None:
     """Add what a user wants to know: transports, NICs, expected bandwidth with its limit, algorithm."""
+    if p.settings:
+        page.pair("settings", ", ".join(f"{name}={value}" for name, value in p.settings.items()))
     if p.pairs:
         page.pair("between GPUs", _shares([_bare(x) for x in p.pairs], "pair"))
     own = [n for n in p.nics if n.local]

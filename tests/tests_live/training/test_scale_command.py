@@ -34,8 +34,8 @@ def test_bucket_sizes(text, sizes):
         (["--buckets", "nan"], "--buckets: 'nan' is no size"),
         (["--buckets", "inf"], "--buckets: 'inf' is no size"),
         (["--buckets", "2e6"], "up to 1048576; expected such as 1,5,25, or none"),
-        (["--size", "foo"], "--size: not a size: 'foo'"),
-        (["--gradients", "-1"], "--gradients: not a size between"),
+        (["--size", "foo"], "--size: 'foo' is not a size"),
+        (["--gradients", "-1"], "--gradients: '-1' is not a size between"),
         # Two layers of 128 x 128 in four bytes: 128 KiB.
         (["--gradients", "1000"], "--gradients 1000: the smallest model has 128 KiB of gradients"),
         (["--ranks", "5000"], "--ranks 5000: expected 0 to 4096"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from topocheck.knowledge.nccl import Version
+from collections.abc import Sequence
+
+from topocheck.knowledge.nccl import Version, lookup
 from topocheck.model.base import Missing, Reason
 from topocheck.nccl.predict import algorithms
 from topocheck.nccl.predict.bounds import bounds
@@ -12,6 +14,7 @@ from topocheck.nccl.predict.path_fixups import local_net, reroute, without_nics
 from topocheck.nccl.predict.transport import local_pair, no_gpu, remote_pair
 from topocheck.nccl.predict.types import Bound, HostInput, NicPair, Prediction, RankPair, RankSpec
 from topocheck.nccl.rules import versions
+from topocheck.nccl.rules.settings import Settings
 from topocheck.nccl.topofile.graph_types import GraphError
 
 
@@ -100,7 +103,18 @@ def _predict(hosts: tuple[HostInput, ...], version: Version, ranks: tuple[RankSp
         fatal="; ".join(fatal),
         notes=tuple(dict.fromkeys((*(_left_out(hosts) if every else ()), *notes))),
         unplaced=tuple(r.rank for r in unplaced),
+        settings=_in_force(settings),
     )
+
+
+def _in_force(hosts: Sequence[Settings]) -> dict[str, str]:
+    """Return the settings of the hosts by name, without those that only fill the log."""
+    found: dict[str, dict[str, None]] = {}
+    for s in hosts:
+        for name, value in s.values.items():
+            if lookup(name) is not None and not name.startswith("NCCL_DEBUG"):
+                found.setdefault(name, {})[value] = None
+    return {name: " or ".join(values) for name, values in sorted(found.items())}
 
 
 def _number(hosts: tuple[HostInput, ...], version: Version) -> tuple[RankSpec, ...]:

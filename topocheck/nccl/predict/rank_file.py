@@ -12,7 +12,8 @@ from typing import Any
 
 from topocheck.model.address import normalize_address
 from topocheck.model.base import InputError
-from topocheck.model.toml import parse_toml
+from topocheck.model.excerpt import excerpt
+from topocheck.model.toml import TomlError, parse_toml
 
 MAX_RANKS = 512
 """Every pair of ranks is predicted; more nodes of a kind add pairs like those there are."""
@@ -35,6 +36,13 @@ def parse_rank_file(text: str, name: str) -> tuple[dict[str, str], list[Entry]]:
         raise InputError(f"{name}: larger than {MAX_BYTES >> 20} MiB")
     try:
         data = json.loads(text) if text.lstrip()[:1] in ("{", "[") and name.endswith(".json") else parse_toml(text)
+    except TomlError as e:
+        raise InputError(f"{name}: {e}", excerpt=e.excerpt) from None
+    except json.JSONDecodeError as e:
+        what = f"{e.msg[:1].lower()}{e.msg[1:]}"
+        raise InputError(
+            f"{name}: line {e.lineno}, column {e.colno}: not JSON: {what}", excerpt=excerpt(text, (e.lineno, e.colno))
+        ) from None
     except (ValueError, RecursionError) as e:
         raise InputError(f"{name}: neither TOML nor JSON: {e}") from None
     if isinstance(data, list):

@@ -180,7 +180,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """All that NCCL will do. `fatal` says why its init would end; empty where it would not.
 
     `version_note` says what the version has against it: none installed here, or not known to the rules. `unplaced` are
-    the ranks whose GPU is not in the topology, so that nothing is known of the job as a whole.
+    the ranks whose GPU is not in the topology, so that nothing is known of the job as a whole. `settings` are those in
+    force that this version reads, by name, without those of its log; several values where hosts differ.
     """
 
     version: str
@@ -194,6 +195,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     fatal: str = ""
     notes: tuple[str, ...] = ()
     unplaced: tuple[int, ...] = ()
+    settings: dict[str, str] = {}
 
     def pair(self, from_rank: int, to_rank: int) -> RankPair:
         """Return the pair of two ranks; StopIteration where there is none."""
