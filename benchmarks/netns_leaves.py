@@ -23,6 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.netns import hosts, tournament
 
 RATE, SLOW, WIDE = 200, 100, 400
+MEET_S = 300
+"""How long ranks wait for each other: on a busy machine they take a minute to start."""
 TOPOLOGY = """\
 SwitchName=spine Switches=leaf-a,leaf-b
 SwitchName=leaf-a Nodes={a}
@@ -62,7 +64,7 @@ def main() -> None:
                 dump = Path(d, "topology.conf")
                 dump.write_text(TOPOLOGY.format(a=",".join(names[:each]), b=",".join(names[each:])))
                 begun, load = time.monotonic(), os.getloadavg()[0]
-                _, out, err = tournament(made, Path(d), fabric=dump)
+                _, out, err = tournament(made, Path(d), fabric=dump, deadline_s=MEET_S)
                 took = time.monotonic() - begun
             try:
                 report = json.loads(out)

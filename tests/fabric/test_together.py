@@ -70,6 +70,8 @@ def test_blocks_and_nvlink_domains() -> None:
         return [f"{f.subject}: {f.title}" for f in judged.result.findings if f.id == "fabric.slurm-differs"]
 
     assert found(right) == []
+    alone = judge_joined(read(plan), [], domains=right | {"cn0009": "rack-a.1"})
+    assert [f.subject for f in alone.result.findings if f.id == "fabric.slurm-differs"] == ["Slurm block b2"]
     assert found(right | {"cn0003": "rack-b.1"}) == [
         "Slurm block b1: cn0003 on rack-b.1; 7 of 8 nodes of this block are on rack-a.1"
     ]

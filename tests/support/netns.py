@@ -139,13 +139,15 @@ PAIRS = ("-c", "from topocheck.cli.main import main; main()", "network", "bw", "
 
 
 def tournament(
-    made: Hosts, folder: Path, *, seconds: float = 0.5, cut: int = 0, fabric: Path | None = None
+    made: Hosts, folder: Path, *, seconds: float = 0.5, cut: int = 0, fabric: Path | None = None, deadline_s: int = 0
 ) -> tuple[int, str, str]:
     """Run one tournament over all hosts; returns rank 0's exit status, output and messages.
 
-    `cut` is a host whose link is taken down once the second round has begun; `fabric` a dump given to all ranks.
+    `cut` is a host whose link is taken down once the second round has begun; `fabric` a dump given to all ranks;
+    `deadline_s` how long ranks wait for each other, where that is not the program's own.
     """
     argv = [sys.executable, *PAIRS, str(seconds), *(["--fabric", str(fabric)] if fabric else [])]
+    argv += ["--deadline", str(deadline_s)] if deadline_s else []
     running = [made.start(i, argv, 23456, folder) for i in range(1, made.n + 1)]
     try:
         if cut:

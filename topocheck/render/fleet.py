@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topocheck.model.base import State
+from topocheck.model.hostlist import compress_hostlist
 from topocheck.model.version import SCHEMA_VERSION, __version__
 from topocheck.render.differences import fault_line, field_name, field_value, not_comparable, related, together
 from topocheck.render.fabric import fabric_section, joined_tree
@@ -224,7 +225,7 @@ def _domains(domains: Sequence[NvlinkDomain], page: Page, limit: int) -> None:
             "-" if d.clique is None else str(d.clique),
             str(len(d.nodes)),
             "-" if d.clique is None else f"{d.imex} of {len(d.nodes)}",
-            _names(d.nodes),
+            compress_hostlist(d.nodes),
         )
         for d in domains
     ]

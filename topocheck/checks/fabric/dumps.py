@@ -61,14 +61,19 @@ def slurm_differs(context: Context) -> Iterator[Finding]:
         Write the file from the dump (`topocheck emit topology-conf --fabric FILE`, or `topology-yaml`).
 
     Does not apply:
-        Without Slurm's file, or without a dump that shows cables next to it.
+        Without Slurm's file; of switches without a dump that shows cables next to it, of blocks without snapshots of
+        nodes in NVLink domains.
     """
     tiers = tiers_in(context)
     joined = joined_or_none(context)
     planned = tiers.fabric.planned
-    if not planned or not any(d.node and d.adapter for d in tiers.fabric.devices.values()):
-        raise not_applicable("no topology of Slurm was given together with a dump of the cables")
-    for m in misplaced(tiers, joined.domains if joined else {}):
+    domains = joined.domains if joined else {}
+    # Alone, the file is the graph that its own leaves are found in.
+    if not planned or (len(tiers.fabric.sources) < 2 and not (domains and any(g.block for g in planned))):
+        raise not_applicable(
+            "no topology of Slurm was given together with a dump of the cables, or with NVLink domains"
+        )
+    for m in misplaced(tiers, domains):
         yield _misplaced(m)
     if missing := unplanned(tiers):
         yield Finding(
