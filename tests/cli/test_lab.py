@@ -43,6 +43,12 @@ def test_the_list():
     assert all(name in ran.out for name in BY_NAME)
 
 
+def test_a_lab_of_which_nothing_can_be_measured_ends_with_3():
+    ran = run(lab, "p2p", "--backend", "nccl", "--ranks", "1")
+    assert ran.code == 3
+    assert "nccl, gpu: " in ran.out
+
+
 HALF = Path(__file__).parents[2] / "docs" / "examples" / "half_width.snap"
 
 

@@ -114,6 +114,19 @@ def test_html_is_whole_and_quotes_what_other_nodes_say():
     assert "\x1b" not in lab_text(msgspec.structs.replace(REPORT, record=JobRecord(ranks=1, nodes=(evil,))), Style())
 
 
+def test_an_interval_without_an_upper_end_keeps_both_ends_and_columns_are_explained():
+    ends = (
+        Column(key="beta", title="beta", unit="GB/s", about="the rate"), Column(key="low", title="from", unit="GB/s"),
+        Column(key="high", title="to", unit="GB/s"), Column(key="x", title="empty", about="not shown"),
+    )  # fmt: skip
+    spec = TableSpec(name="f", title="Fit", columns=ends)
+    rows = (spec.row(beta=2.0, low=1.0), spec.row(beta=3.0, low=1.5))
+    text = lab_text(msgspec.structs.replace(REPORT, tables=(LabTable(spec=spec, rows=rows),)), Style())
+    assert re.search(r"beta \(GB/s\) +95 %\n +2 +1 to -\n +3 +1.5 to -\n", text)
+    assert "Columns\n  beta (GB/s)   the rate\n" in text
+    assert "not shown" not in text
+
+
 def test_a_value_without_a_column_is_a_mistake():
     with pytest.raises(KeyError, match="t: no column speed"):
         SPEC.row(speed=1)

@@ -13,6 +13,12 @@ TIME = Column(key="time_us", title="time", unit="us", about="mean over ranks, me
 PREDICTED = Column(key="predicted_us", title="predicted", unit="us", about="by the cost model, from alpha and beta")
 DATA = Column(key="data", title="data", about="whether what came was compared and right")
 OF_PREDICTED = Column(key="of_predicted", title="x pred.", unit="ratio", about="time / predicted")
+METHOD = Column(
+    key="gradients",
+    title="method",
+    about="of compression: 16 or 8 bits a number (/512: a scale for each 512), the largest 1 %, signs, or a matrix of "
+    "rank 1",
+)
 FIT_COLUMNS = (
     Column(key="alpha_us", title="alpha", unit="us", about="what a message costs whatever its size"),
     Column(key="alpha_low_us", title="from", unit="us", about="95 % interval"),
@@ -173,7 +179,11 @@ LABS = (
                 columns=(
                     BACKEND,
                     MEMORY,
-                    Column(key="scheme", title="scheme"),
+                    Column(
+                        key="scheme",
+                        title="scheme",
+                        about="sums by a ring, or at servers (PS) that wait for all (sync) or for nobody (async)",
+                    ),
                     Column(key="workers", title="workers", about="ranks that compute"),
                     Column(key="ps", title="servers", about="ranks that hold a part of the parameters each"),
                     Column(key="ranks", title="ranks"),
@@ -209,7 +219,7 @@ LABS = (
                     BACKEND,
                     MEMORY,
                     Column(key="ranks", title="devices"),
-                    Column(key="gradients", title="method"),
+                    METHOD,
                     Column(key="epochs", title="epochs"),
                     Column(key="train_s", title="train", unit="s", about="all epochs"),
                     Column(key="accuracy", title="accuracy", unit="share", about="of the images held out"),
@@ -228,7 +238,7 @@ LABS = (
                     BACKEND,
                     MEMORY,
                     Column(key="ranks", title="devices"),
-                    Column(key="gradients", title="method"),
+                    METHOD,
                     Column(key="payload_b", title="payload", unit="B", about="one rank's gradients, compressed"),
                     Column(key="sent_b", title="sent", unit="B", about="by each rank, by a ring"),
                     Column(key="compress_us", title="compress", unit="us"),
@@ -306,7 +316,11 @@ LABS = (
                     MEMORY,
                     Column(key="ranks", title="p", about="stages, one a rank"),
                     Column(key="micro", title="m", about="micro-batches"),
-                    Column(key="schedule", title="schedule"),
+                    Column(
+                        key="schedule",
+                        title="schedule",
+                        about="F-then-B: all forward passes first; 1F1B: forward and backward in turn",
+                    ),
                     TIME,
                     Column(key="predicted_us", title="predicted", unit="us", about="by going through all passes"),
                     Column(key="bubble", title="bubble", unit="share", about="of the step that a stage idles"),

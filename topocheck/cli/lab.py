@@ -73,7 +73,7 @@ def lab(
 
     Starts its ranks itself on one node; under torchrun, srun or mpirun it joins as that rank, and rank 0 prints. A row
     that cannot run here stays in the table with the reason. Exit code 0 fine, 2 wrong usage, 3 something could not be
-    measured.
+    measured, or nothing was.
     """
     from topocheck.bandwidth.lab_catalogue import BY_NAME, LABS
     from topocheck.render import lab as render
@@ -109,7 +109,8 @@ def lab(
             from topocheck.render.html import lab as drawn
 
             curves.draw(curve, lambda: drawn.lab_svg(report), lambda: drawn.lab_png(report))
-        code = EXIT_UNKNOWN if report.not_measured or report.record.missing else EXIT_OK
+        nothing = bool(BY_NAME[name].backends) and not report.measurements
+        code = EXIT_UNKNOWN if report.not_measured or report.record.missing or nothing else EXIT_OK
         if meeting is not None:
             meeting.agree(code, AGREE_S)
     raise typer.Exit(code)

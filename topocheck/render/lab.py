@@ -91,9 +91,12 @@ def _groups(table: LabTable) -> list[tuple[str, LabTable]]:
     out = []
     for rows in groups.values():
         same = {i for i in range(len(columns)) if len({r.values[i] for r in rows}) == 1} if len(rows) > 1 else set()
+        same = {i for i in same if columns[i].title not in ("from", "to")}
         if by_backend:
             same |= set(_about_backend(columns))
         empty = {i for i in range(len(columns)) if all(r.values[i] is None for r in rows)}
+        # An interval without an upper end keeps both of its columns.
+        empty -= {i for i in empty if columns[i].title == "to" and i - 1 not in empty}
         words = [_constant(rows[0].values[i], columns[i]) for i in sorted(same - empty)]
         rest = [i for i in range(len(columns)) if i not in same and i not in empty]
         spec = msgspec.structs.replace(table.spec, columns=tuple(columns[i] for i in rest))

@@ -107,6 +107,16 @@ def test_more_ranks_than_gpus_say_so() -> None:
     assert "needs 4 GPUs, one for each rank; 2 are used here" in {r.reason for r in got.tables[0].rows}
 
 
+def test_more_servers_than_ranks_say_so() -> None:
+    job = JobLayout(ranks=2, cores=4)
+    options = LabOptions(backends=("gloo",), ranks=(2,), servers=(1, 9))
+    rows = plan("parameter-server", job, options)
+    table = LIVE["parameter-server"][1](job, options, {}, rows, Results(made(rows))).tables[0]
+    nine = [r for r in table.rows if r.values[4] == 9]
+    assert {r.values[2] for r in nine} == {"PS sync", "PS async"}
+    assert {r.reason for r in nine} == {"needs 10 ranks, for the servers and a worker; 2 are used here"}
+
+
 def one(table: LabTable, **wanted: object) -> dict[str, object]:
     keys = [c.key for c in table.spec.columns]
     (found,) = (r for r in table.rows if all(r.values[keys.index(k)] == v for k, v in wanted.items()))

@@ -39,6 +39,9 @@ def test_every_rank_knows_the_node_of_the_others(two_nodes):
 def test_under_slurm_the_nodes_of_which_no_rank_came_are_named(two_nodes, monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NODELIST", "a,b[1-2]")
     assert of_size(two_nodes[0], 4, "slurm").names([2, 3]) == "ranks 2-3 on nodes b1, b2"
+    # Where it is one node, the one rank that is missing is its rank.
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "a,b1")
+    assert of_size(two_nodes[0], 3, "slurm").names([2]) == "rank 2 on node b1"
 
 
 def test_who_does_not_come_is_named_alike_on_all_ranks(two_nodes):

@@ -186,7 +186,8 @@ class Rendezvous:
     def names(self, ranks: Sequence[int]) -> str:
         """Return `rank 3 on node b`, or `ranks 4-7, 9 on nodes b, c` of several."""
         if len(ranks) == 1:
-            return self.name(ranks[0])
+            absent = [] if self.node_of(ranks[0]) else self._absent_nodes()
+            return f"rank {ranks[0]} on node {absent[0]}" if len(absent) == 1 else self.name(ranks[0])
         found = [self.node_of(r) for r in ranks[:MOST_NAMED]]
         nodes = list(dict.fromkeys(n for n in found if n))
         if not all(found):

@@ -24,6 +24,7 @@ from topocheck.tests_live.training.report_types import JobLayout
 GRADIENTS: dict[Device, int] = {"host": 1 * MIB, "gpu": 64 * MIB}
 COMPUTE_MS = 5.0
 STEPS = 20
+SERVERS = (1, 2)
 BEYOND = (8, 16, 64, 256)
 """Workers for which only the model speaks."""
 SCHEMES: dict[Work, str] = {
@@ -47,7 +48,7 @@ def _rows(job: JobLayout, options: LabOptions, backend: Backend, device: Device)
     most = max(options.ranks or (job.ranks,))
     out = []
     for work in SCHEMES:
-        for k in (0,) if work == "ring_workers" else options.servers or (1, 2):
+        for k in (0,) if work == "ring_workers" else options.servers or SERVERS:
             for workers in range(1, most - k + 1):
                 if workers & (workers - 1) and workers != most - k:
                     continue
@@ -85,6 +86,23 @@ def _servers(row: LabRow) -> int:
     return 0 if row.work == "ring_workers" else row.count
 
 
+def _too_many(
+    job: JobLayout, options: LabOptions, work: Work, run: set[int], backend: Backend, device: Device
+) -> list[LabLine]:
+    """Return the rows of numbers of servers that leave no rank for a worker."""
+    wanted = () if work == "ring_workers" else options.servers or SERVERS
+    most = max(options.ranks or (job.ranks,))
+    return [
+        BY_NAME["parameter-server"].table("servers").row(
+            f"needs {k + 1} ranks, for the servers and a worker; {min(most, job.ranks)} are used here",
+            backend=backend, memory=device, scheme=SCHEMES[work], ps=k,
+            size_b=(options.sizes or (GRADIENTS[device],))[0],
+        )
+        for k in wanted
+        if k not in run
+    ]  # fmt: skip
+
+
 def fill(job: JobLayout, options: LabOptions, without: dict[str, str], rows: Rows, results: Results) -> Filled:
     """Return the tables."""
     spec, links = BY_NAME["parameter-server"].table("servers"), Links(rows.lab, results)
@@ -96,6 +114,7 @@ def fill(job: JobLayout, options: LabOptions, without: dict[str, str], rows: Row
         cost = links.worst(job, backend, device, job.ranks)
         for work, scheme in SCHEMES.items():
             mine = [r for r in rows.lab if (r.work, r.backend, r.device) == (work, backend, device)]
+            out += _too_many(job, options, work, {_servers(r) for r in mine}, backend, device)
             for k in sorted({_servers(r) for r in mine}):
                 same = [r for r in mine if _servers(r) == k]
                 for row in same:
