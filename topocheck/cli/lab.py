@@ -109,7 +109,7 @@ def lab(
             from topocheck.render.html import lab as drawn
 
             curves.draw(curve, lambda: drawn.lab_svg(report), lambda: drawn.lab_png(report))
-        nothing = bool(BY_NAME[name].backends) and not report.measurements
+        nothing = bool(BY_NAME[name].backends) and all(r.reason for r in report.tables[0].rows)
         code = EXIT_UNKNOWN if report.not_measured or report.record.missing or nothing else EXIT_OK
         if meeting is not None:
             meeting.agree(code, AGREE_S)
