@@ -25,6 +25,8 @@ Switch = Literal[
     "cumem",
     "dmabuf",
     "gdr_read_ampere",
+    "graph_dev_hex",
+    "graph_rank",
     "joins_ports",
     "mnnvl",
     "net_beats_p2p",

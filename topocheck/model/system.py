@@ -204,9 +204,9 @@ class SettingFacts(Fact, frozen=True, kw_only=True):
     """Path -> what NCCL misreads in the file, a line each, none in a clean file; Missing where it was not read."""
     topo_file: str | Missing = ABSENT
     topo_file_path: str = ""
-    graph_file_devices: tuple[int, ...] | Missing = ABSENT
-    """Device numbers of GPUs that the file of NCCL_GRAPH_FILE names without a rank; Missing(not visible) where it
-    is not set, Missing(denied) and the like where the file cannot be read."""
+    graph_file: str | Missing = ABSENT
+    """Text of the file of NCCL_GRAPH_FILE; Missing(not visible) where it is not set, Missing(denied) and the like where
+    the file cannot be read."""
 
 
 class SoftwareFacts(Fact, frozen=True, kw_only=True):

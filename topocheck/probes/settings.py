@@ -115,29 +115,11 @@ def _text_of(host: Host, path: str) -> str | Missing:
     return data.decode("utf-8", "replace")
 
 
-def parse_graph(text: str) -> tuple[int, ...]:
-    """Return the device numbers of the GPUs in a graph file that have no rank beside them, in ascending order.
-
-    NCCL looks each up among the GPUs of the communicator (src/graph/search.cc, ncclTopoGetChannelFromXml).
-    """
-    found = set()
-    for attributes in re.findall(r"<gpu\s([^<>]{1,500})>", text):
-        dev = re.search(r"\bdev=[\"']\s*([0-9]{1,6})[\"']", attributes)
-        if dev is not None and not re.search(r"\brank=", attributes):
-            found.add(int(dev[1]))
-    return tuple(sorted(found))
-
-
-def _read_graph(host: Host, settings: tuple[Setting, ...]) -> tuple[int, ...] | Missing:
+def _read_graph(host: Host, settings: tuple[Setting, ...]) -> str | Missing:
     path = next((s.value for s in settings if s.name == "NCCL_GRAPH_FILE" and s.in_force), "")
     if not path:
         return Missing(Reason.NOT_VISIBLE_HERE, "NCCL_GRAPH_FILE is not set")
-    if not path.startswith("/"):
-        return _RELATIVE
-    try:
-        return parse_graph(host.read_bytes(path, MAX_TOPO_BYTES).decode("utf-8", "replace"))
-    except HostError as e:
-        return e.missing()
+    return _text_of(host, path)
 
 
 def read(host: Host) -> SettingFacts:
@@ -170,5 +152,5 @@ def read(host: Host) -> SettingFacts:
         conf_files=conf_files,
         topo_file=topo,
         topo_file_path=topo_path,
-        graph_file_devices=_read_graph(host, judged),
+        graph_file=_read_graph(host, judged),
     )

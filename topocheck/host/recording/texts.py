@@ -18,11 +18,12 @@ _ELEMENTS = frozenset("system cpu pci gpu nic net nvlink c2c pcilink graphs grap
 _HEX = forms.exactly("", r"(?:0x)?[0-9a-fA-F]{1,16}")
 _ATTRIBUTES: dict[str, Form] = {
     **dict.fromkeys(
-        """version numaid familyid modelid link_width sm rank gdr count bw speed port latency maxconn coll keep dev
+        """version numaid familyid modelid link_width sm rank gdr count bw speed port latency maxconn coll keep
         link_gen id pattern crossnic nchannels speedintra speedinter latencyinter typeintra typeinter samechannels
         maxchannels mlopart""".split(),
         forms.exactly("", r"-?[0-9]{1,20}(?:\.[0-9]{1,9})?", "[A-Z0-9]{1,4}"),
     ),
+    "dev": forms.exactly("", r"-?[0-9]{1,20}", "0[xX][0-9a-fA-F]{1,4}"),
     **dict.fromkeys("class vendor device subsystem_vendor subsystem_device tclass".split(), _HEX),
     **dict.fromkeys(("busid", "target"), forms.ADDRESS),
     "affinity": forms.exactly("", r"[0-9a-fA-F,]{1,4096}"),
