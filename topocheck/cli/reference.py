@@ -177,7 +177,18 @@ def metrics_page() -> str:
     ):
         rows = [(f"`{m.full_name}`", _kind(m), ", ".join(m.labels) or "-", _prose(m.text)) for m in made]
         lines += ["", f"## {title}", "", *_table(("metric", "type", "labels", "means"), rows)]
+    alike = [(f"`{m.full_name}`", m.alike) for m in watch_prometheus.METRICS if m.alike]
+    lines += ["", "## Next to DCGM-Exporter and node_exporter", "", *_ALIKE, ""]
+    lines += _table(("metric of `watch`", "there"), alike)
     return "\n".join(lines) + "\n"
+
+
+_ALIKE = (
+    "The same quantities in DCGM-Exporter's `etc/default-counters.csv` and node_exporter's collectors `infiniband` and",
+    "`aer`. Names and base units follow Prometheus's rules as node_exporter's do (`_total`, `_bytes`, `_seconds`,",
+    "`_hertz`); DCGM-Exporter keeps the names and units of DCGM's fields. `device` and `port` of an RDMA port are",
+    "node_exporter's labels, `gpu` and `UUID` DCGM-Exporter's.",
+)
 
 
 def _kind(metric: Metric) -> str:

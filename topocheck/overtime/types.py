@@ -151,6 +151,10 @@ class PortReading(Reading, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.device}/{self.port}"
 
 
+_XID_EVENT = 0x8
+"""nvmlEventTypeXidCriticalError (nvml.h)."""
+
+
 class GpuEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What NVML's event set gave: an Xid or another event of a GPU.
 
@@ -165,6 +169,11 @@ class GpuEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     data: int = 0
     gpu_instance: int | Missing = NOT_RECORDED
     compute_instance: int | Missing = NOT_RECORDED
+
+    @property
+    def xid(self) -> int | None:
+        """The number of an Xid; None for any other event."""
+        return self.data if self.type == _XID_EVENT else None
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,13 +7,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import require_program
 from tests.overtime import planting
 from tests.support.waiting import PATIENCE_S
-from topocheck.overtime.types import Sample
-from topocheck.render.formats import prometheus
+from topocheck.knowledge import xids
+from topocheck.overtime.types import GpuEvent, Sample
+from topocheck.render.formats import prometheus, watch_prometheus
 from topocheck.render.formats.watch_prometheus import Exporter
 
 RULES = Path(__file__).parents[3] / "integrations" / "prometheus"
@@ -54,6 +56,30 @@ def test_counters_of_the_last_full_sample_stay() -> None:
     _, values = exported(full, bare)
     replays = full.gpus[0].counters["pcie_replays"]
     assert values["topocheck_gpu_pcie_replays_total", UUID, planting.GPU, "0"] == replays
+
+
+def test_events_are_counted_by_gpu_and_xid() -> None:
+    """As DCGM_EXP_XID_ERRORS_TOTAL: a counter from the first of a kind on; samples without events keep it."""
+    first = planting.recording(1, samples=1).samples[0]
+    xid, poison = GpuEvent(address=planting.GPU, type=0x8, data=79), GpuEvent(address=planting.GPU, type=0x2000)
+    elsewhere = GpuEvent(address="0000:ff:00.0", type=0x8, data=13)
+    _, values = exported(
+        replace(first, events=(xid, xid)), replace(first, events=(xid, poison, elsewhere)), replace(first, events=())
+    )
+    assert values["topocheck_gpu_xid_errors_total", UUID, planting.GPU, "0", "79"] == 3
+    assert values["topocheck_gpu_fault_events_total", UUID, planting.GPU, "fatal_poison_error", "0"] == 1
+    assert values["topocheck_gpu_xid_errors_total", "", "0000:ff:00.0", "", "13"] == 1
+    assert "topocheck_gpu_xid_errors_total{" not in exported(first)[0]
+
+
+def test_a_driver_that_invents_xids_does_not_fill_the_file() -> None:
+    first = planting.recording(1, samples=1).samples[0]
+    many = tuple(GpuEvent(address=planting.GPU, type=0x8, data=n) for n in range(10_000))
+    assert exported(replace(first, events=many))[0].count("\ntopocheck_gpu_xid_errors_total{") == 4096
+
+
+def test_every_event_that_is_asked_for_has_a_name() -> None:
+    assert watch_prometheus._EVENTS.keys() == xids.EVENTS.keys()
 
 
 def test_a_silent_source_is_down() -> None:

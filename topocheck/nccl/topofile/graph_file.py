@@ -69,7 +69,7 @@ def _stops(e: Element, version: Version) -> str:
     if e.name == "graphs" and _number(e, "version") != 1:
         found = e.get("version")
         return f"line {e.line}: " + (f"version {found[:20]!r}, and NCCL takes 1 only" if found else "no version")
-    needed = ()
+    needed: tuple[str, ...] = ()
     if e.name == "graph":
         needed = ("id", *_NEEDED) if _number(e, "id") in (None, *_ALWAYS_SEARCHED) else ()
     elif e.name in _CHANNEL:

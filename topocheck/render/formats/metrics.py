@@ -23,12 +23,17 @@ GPU = ("bdf", "gpu", "UUID")
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One metric. `name` is without prefix and, of a counter, without `_total`; `text` is its HELP line."""
+    """One metric. `name` is without prefix and, of a counter, without `_total`; `text` is its HELP line.
+
+    `alike` names what other exporters call the same or nearly so, with their unit where it is another one: fields of
+    DCGM-Exporter's etc/default-counters.csv, metrics of node_exporter's collectors.
+    """
 
     name: str
     text: str
     labels: tuple[str, ...] = ()
     counter: bool = False
+    alike: str = ""
 
     @property
     def full_name(self) -> str:
