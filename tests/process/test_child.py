@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -13,6 +15,7 @@ from topocheck.process import child as child_module
 from topocheck.process.child import EVENT_LIMIT, Child
 from topocheck.process.frames import LENGTH, FrameError, FrameReader
 from topocheck.process.python import child_environment, python_argv
+from topocheck.process.spawn import spawn
 
 _WRITE = "import os, sys\nfd = int(sys.argv[1])\nwrite = lambda data: os.write(fd, data)\n"
 
@@ -93,6 +96,31 @@ def test_children_are_kept_from_the_current_folder() -> None:
     assert (env["PYTHONSAFEPATH"], env["X"]) == ("1", "y")
     assert all(os.path.isabs(folder) for folder in env["PATH"].split(os.pathsep))
     assert "/usr/bin" in env["PATH"].split(os.pathsep)
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "says"),
+    [
+        ("", "sys.executable is empty"),
+        (
+            "{}/gone",
+            "No such file or directory: this Python interpreter cannot be started; was its environment removed",
+        ),
+        ("{}/plain", "Permission denied: this Python interpreter cannot be started"),
+        ("{}/junk", "Exec format error: this Python interpreter cannot be started"),
+    ],
+)
+def test_an_interpreter_that_is_no_longer_there(
+    interpreter: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment that is removed or renewed while a program of it runs."""
+    (tmp_path / "plain").write_text("")
+    (tmp_path / "junk").write_text("junk")
+    (tmp_path / "junk").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", interpreter.format(tmp_path))
+    with pytest.raises(OSError, match=re.escape(says)) as raised:
+        spawn(python_argv("topocheck", "--version"), {})
+    assert raised.value.filename  # the command line names it, in one line
 
 
 def test_frames_are_cut_wherever_they_come_apart() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -19,11 +20,21 @@ def python_argv(module: str, *args: str) -> list[str]:
     """Return the command that runs a module in a new interpreter; -P keeps the current folder off its `sys.path`.
 
     Raises:
-        OSError: it is not known which program this interpreter is.
+        OSError: it is not known which program this interpreter is, or it cannot be executed.
     """
     if not sys.executable:
-        raise OSError("no Python interpreter to start: sys.executable is not set")
+        why = "Python does not know which program it is (sys.executable is empty), so it cannot start another process"
+        raise OSError(errno.ENOENT, why, "python")
+    if not os.access(sys.executable, os.X_OK):
+        number = errno.EACCES if os.path.lexists(sys.executable) else errno.ENOENT
+        raise not_started(OSError(number, os.strerror(number)), sys.executable)
     return [sys.executable, "-P", "-m", module, *args]
+
+
+def not_started(error: OSError, interpreter: str) -> OSError:
+    """Return the error of an interpreter that could not be started, which says what may have become of it."""
+    why = f"{error.strerror}: this Python interpreter cannot be started; was its environment removed or changed?"
+    return OSError(error.errno, why, interpreter)
 
 
 def child_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:

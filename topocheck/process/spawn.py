@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from topocheck.process.fork import one_thread
 from topocheck.process.lifeline import VARIABLE, bind, bind_myself, named
 from topocheck.process.parent import deathsig
-from topocheck.process.python import python_argv
+from topocheck.process.python import not_started, python_argv
 
 Stream = int | None
 
@@ -49,9 +49,11 @@ def spawn(
             env=dict(environment) | {VARIABLE: named(life)},
             preexec_fn=_before_exec(life) if alone else None,
         )
-    except BaseException:
+    except BaseException as e:
         os.close(ours)
         os.close(life)
+        if isinstance(e, OSError) and argv[0] == sys.executable:
+            raise not_started(e, argv[0]) from None
         raise
     with contextlib.suppress(OSError):  # it has ended already
         bind(life, -process.pid)
