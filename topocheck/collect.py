@@ -7,8 +7,11 @@ from topocheck.process.python import leave_current_folder as leave_current_folde
 
 TYPE_CHECKING = False  # not from typing: loading it costs milliseconds before the driver is asked
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from topocheck.host.base import Answer
     from topocheck.host.gather.gather import Gathering
+    from topocheck.model.node import Node
     from topocheck.probes.registry import Probe
 
 BUDGET_S = 20.0
@@ -75,6 +78,17 @@ def ask_machine(*, cross_check: bool = False, budget_s: float | None = None) -> 
         gathering.stop()
         raise
     return gathering.finish(budget_s, dict.fromkeys(_PATIENT, max(0.0, budget_s - usual_s)))
+
+
+def read_live(names: Collection[str]) -> Node:
+    """Ask this machine what the probes of these names ask, and nothing else, within 10 s; return the facts."""
+    from topocheck.host.base import Host, RecordedBackend
+    from topocheck.host.gather.gather import gather
+    from topocheck.pipeline import read_node
+    from topocheck.probes.registry import PROBES
+
+    probes = [p for p in PROBES if p.name in names]
+    return read_node(Host(RecordedBackend(gather(probes, budget_s=10.0)), "live"), probes)
 
 
 def _gathering(cross_check: bool, budget_s: float, early: dict[str, fork.Worker]) -> Gathering:

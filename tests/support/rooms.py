@@ -131,8 +131,8 @@ ROOMS = {
     "places": Room("evidence of facts from files: file and line", "model"),
     "collect": Room(
         "asks this machine while the program loads",
-        "checks gpudirect host/gather nccl/predict pipeline probes process render topology",
-        types="host",
+        "checks gpudirect host host/gather nccl/predict pipeline probes process render topology",
+        types="model",
     ),
     "api": Room(
         "the Python API: `topocheck.report()` and `topocheck.load()`",

@@ -106,6 +106,11 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     last: bool = False
 
     @property
+    def area(self) -> str:
+        """The first part of the id, and the folder that the check is in."""
+        return self.id.partition(".")[0]
+
+    @property
     def listed(self) -> str:
         """The title as lists of checks show it."""
         return f"{self.title} (preview)" if self.preview else self.title

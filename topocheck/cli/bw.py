@@ -48,9 +48,7 @@ def bw(
     pageable: Annotated[bool, typer.Option("--pageable", help="Also copies of pageable host memory.")] = False,
     far_numa: Annotated[bool, typer.Option("--far-numa", help="Also host memory of the far NUMA node.")] = False,
     staged: Annotated[bool, typer.Option("--staged", help="Every pair also without peer access.")] = False,
-    deadline: Annotated[
-        float, typer.Option("--deadline", help="Under a launcher: seconds to wait for the other ranks.")
-    ] = 60.0,
+    deadline: common.Deadline = 60.0,
     no_copies: Annotated[bool, typer.Option("--no-copies", help="Collectives only.")] = False,
     allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Measure even if GPUs are busy.")] = False,
     plan_only: Annotated[

@@ -189,17 +189,11 @@ def _measure(
 
 def _look(snapshot: common.Given = None) -> tuple[Node, Topology]:
     """Ask the machine what the plan needs, and nothing else; or read the files of another one."""
-    from topocheck.host.base import Host, RecordedBackend
-    from topocheck.host.gather.gather import gather
+    from topocheck.collect import read_live
     from topocheck.pipeline import read_node
-    from topocheck.probes.registry import PROBES
     from topocheck.topology.build import build
 
-    if snapshot:
-        node = read_node(common.open_host(snapshot))
-        return node, build(node)
-    probes = [p for p in PROBES if p.name in NEEDED_PROBES]
-    node = read_node(Host(RecordedBackend(gather(probes, budget_s=10.0)), "live"), probes)
+    node = read_node(common.open_host(snapshot)) if snapshot else read_live(NEEDED_PROBES)
     return node, build(node)
 
 

@@ -277,7 +277,7 @@ def chosen_checks(
     from topocheck.checks import static_checks, watch_checks
 
     checks = [*static_checks(), *(watch_checks() if over_time else ())]
-    names = [c.id for c in checks] + sorted({c.id.split(".", 1)[0] for c in checks})
+    names = [c.id for c in checks] + sorted({c.area for c in checks})
     for pattern in (*only, *skip):
         if not any(_matches(c.id, pattern) for c in checks):
             near = difflib.get_close_matches(pattern, names, 1)

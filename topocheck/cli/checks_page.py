@@ -62,7 +62,7 @@ def checks_page(checks: Iterable[Check]) -> str:
     parts += [
         f"| [`{c.id}`](#{_anchor(c.id)}) | {c.severity.value} | {c.scope.value} | {c.listed} |\n" for c in ordered
     ]
-    for area, members in groupby(ordered, key=lambda c: c.id.split(".", 1)[0]):
+    for area, members in groupby(ordered, key=lambda c: c.area):
         parts.append(f"\n## Area {area}\n")
         parts += [_check(c) for c in members]
     return "".join(parts)

@@ -53,6 +53,7 @@ Output = Annotated[
 UncheckedOutput = Annotated[Optional[Path], typer.Option(*_OUTPUT, metavar="FILE", help=_OUTPUT_HELP)]  # noqa: UP045
 """As Output, for a command whose exit code must be that of its result wherever that cannot be written."""
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colour, whatever the terminal (also: NO_COLOR=1).")]
+Deadline = Annotated[float, typer.Option("--deadline", help="Under a launcher: seconds to wait for the other ranks.")]
 Width = Annotated[int, typer.Option("--width", min=0, help="Columns of text; 0: those of the terminal, or 80.")]
 
 

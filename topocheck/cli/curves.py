@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
 
 from topocheck.cli import common
 from topocheck.host.output import write_file
 from topocheck.model.base import InputError
+
+Curve = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--curve", metavar="FILE", help="Draw the curves: .svg or .png."),
+]
 
 
 def check_files(output: Path | None, path: Path | None) -> None:

@@ -58,12 +58,8 @@ def lab(
         OptionalPath, typer.Option("--data", help="compression: images to learn, such as train-images-idx3-ubyte.gz.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter samples.")] = False,
-    deadline: Annotated[
-        float, typer.Option("--deadline", help="Under a launcher: seconds to wait for the other ranks.")
-    ] = 60.0,
-    curve: Annotated[
-        OptionalPath, typer.Option("--curve", metavar="FILE", help="Draw the curves: .svg or .png.")
-    ] = None,
+    deadline: common.Deadline = 60.0,
+    curve: curves.Curve = None,
     format_: Annotated[str, typer.Option("--format", help="text, json (--json), csv, markdown or html.")] = "text",
     output: common.Output = None,
     no_color: common.NoColor = False,
@@ -133,9 +129,7 @@ def _options(
     from topocheck.bandwidth.collective_plan import BACKENDS
     from topocheck.tests_live.labs.plans.common import LabOptions
 
-    named = tuple(
-        common.choose(b.strip(), BACKENDS, "--backend") for x in backend or () for b in x.split(",") if b.strip()
-    )
+    named = tuple(common.choose(b, BACKENDS, "--backend") for b in common.by_comma(backend) if b)
     for option, value, most in (("--group", group, MOST_RANKS), ("--epochs", epochs, 1000)):
         if not 0 <= value <= most:
             raise InputError(f"{option} {value}: expected 0 to {most}")
@@ -240,18 +234,12 @@ def _local(gpus: tuple[str, ...], options: LabOptions, name: str) -> JobLayout:
 
 def _look(from_: common.Given) -> tuple[Node, Topology, tuple[str, ...]]:
     """Return the facts of this node or of a snapshot, and the addresses of its NVIDIA GPUs in PCI order."""
-    from topocheck.host.base import Host, RecordedBackend
-    from topocheck.host.gather.gather import gather
+    from topocheck.collect import read_live
     from topocheck.pipeline import read_node
-    from topocheck.probes.registry import PROBES
-    from topocheck.tests_live.labs.record import PROBES as WANTED
+    from topocheck.tests_live.labs.record import PROBES
     from topocheck.topology.build import build
 
-    if from_:
-        node = read_node(common.open_host(from_))
-    else:
-        probes = [p for p in PROBES if p.name in WANTED]
-        node = read_node(Host(RecordedBackend(gather(probes, budget_s=10.0)), "live"), probes)
+    node = read_node(common.open_host(from_)) if from_ else read_live(PROBES)
     topology = build(node)
     return node, topology, tuple(g.address for g in topology.gpus if isinstance(g.index, int))
 

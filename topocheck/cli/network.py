@@ -192,13 +192,9 @@ def leaves(files: Sequence[Path], *, rails: bool) -> tuple[LeafNodes, ...]:
 
 def active_nics() -> tuple[str, ...]:
     """Return the labels of this node's RDMA devices with an active port."""
-    from topocheck.host.base import Host, RecordedBackend
-    from topocheck.host.gather.gather import gather
-    from topocheck.pipeline import read_node
-    from topocheck.probes.registry import PROBES
+    from topocheck.collect import read_live
 
-    probes = [p for p in PROBES if p.name == "net"]
-    node = read_node(Host(RecordedBackend(gather(probes, budget_s=10.0)), "live"), probes)
+    node = read_live(("net",))
     devices = node.net.rdma if isinstance(node.net.rdma, tuple) else ()
     return tuple(d.name for d in devices if any(p.state == "ACTIVE" for p in d.ports))
 

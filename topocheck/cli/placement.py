@@ -44,9 +44,7 @@ def placement(
         typer.Option("--launcher", help="Only the options of srun, mpirun or torchrun."),
     ] = None,
     fabric: FabricFiles = None,
-    deadline: Annotated[
-        float, typer.Option("--deadline", help="Under a launcher: seconds to wait for the other ranks.")
-    ] = 60.0,
+    deadline: common.Deadline = 60.0,
     format_: Annotated[str, typer.Option("--format", help="text or json (--json).")] = "text",
     output: common.Output = None,
     no_color: common.NoColor = False,

@@ -70,12 +70,8 @@ def scale(
     step_ms: Annotated[
         float, typer.Option("--step-ms", help="With --simulate: computation of one GPU in a step, milliseconds.")
     ] = 0.0,
-    deadline: Annotated[
-        float, typer.Option("--deadline", help="Under a launcher: seconds to wait for the other ranks.")
-    ] = 60.0,
-    curve: Annotated[
-        OptionalPath, typer.Option("--curve", metavar="FILE", help="Draw the curves: .svg or .png.")
-    ] = None,
+    deadline: common.Deadline = 60.0,
+    curve: curves.Curve = None,
     format_: Annotated[str, typer.Option("--format", help="text, json (--json), csv, markdown or html.")] = "text",
     output: common.Output = None,
     no_color: common.NoColor = False,
@@ -165,9 +161,7 @@ def _options(
     from topocheck.tests_live.launch.training_job import HOOKS, SMALLEST_BYTES, USUAL_HOOKS
     from topocheck.tests_live.training.report_types import ScaleOptions
 
-    named = tuple(
-        common.choose(b.strip(), BACKENDS, "--backend") for x in backends or () for b in x.split(",") if b.strip()
-    )
+    named = tuple(common.choose(b, BACKENDS, "--backend") for b in common.by_comma(backends) if b)
     chosen_collective = common.choose(collective, COLLECTIVES, "--collective")
     for option, value, most in (("--ranks", ranks, 4096), ("--batch", batch, 1 << 20)):
         if not 0 <= value <= most:
@@ -266,14 +260,10 @@ def _run(
 
 def _look() -> tuple[Node, tuple[str, ...]]:
     """Return the facts of this node, and the addresses of its NVIDIA GPUs in PCI order."""
-    from topocheck.host.base import Host, RecordedBackend
-    from topocheck.host.gather.gather import gather
-    from topocheck.pipeline import read_node
-    from topocheck.probes.registry import PROBES
+    from topocheck.collect import read_live
     from topocheck.topology.build import build
 
-    probes = [p for p in PROBES if p.name in ("pci", "numa", "system", "settings", "nvml")]
-    node = read_node(Host(RecordedBackend(gather(probes, budget_s=10.0)), "live"), probes)
+    node = read_live(("pci", "numa", "system", "settings", "nvml"))
     return node, tuple(g.address for g in build(node).gpus if isinstance(g.index, int))
 
 

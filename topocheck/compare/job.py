@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from topocheck.compare.decode import LeanReport
 from topocheck.compare.domains import OUTSIDE, domain_problems
@@ -14,6 +15,7 @@ from topocheck.compare.types import JobFacts, JobPort, JobProblem
 from topocheck.knowledge.job_settings import job_setting
 from topocheck.model.document_host import InterfaceDoc, NicDoc
 
+T = TypeVar("T")
 Named = Sequence[tuple[str, JobFacts]]
 """Nodes with their names."""
 
@@ -88,8 +90,8 @@ def job_problems(nodes: Named) -> tuple[JobProblem, ...]:
     return tuple(sorted(found, key=lambda p: (p.state != "fail", p.what, p.subject)))
 
 
-def _grouped(nodes: Named, value: Callable[[JobFacts], str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the values with the nodes that have them, most first; an empty value is not known and left out."""
+def _grouped(nodes: Sequence[tuple[str, T]], value: Callable[[T], str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the values with the nodes that have them, most first; an empty one is not known and left out."""
     by_value: dict[str, list[str]] = {}
     for name, facts in nodes:
         if v := value(facts):
@@ -167,7 +169,7 @@ def _per_port(nodes: Named) -> Iterable[JobProblem]:
             places.setdefault(port.place, []).append((name, port))
     for _, at in sorted(places.items()):
         label = at[0][1].label
-        layers = _by_port(at, lambda p: p.layer)
+        layers = _grouped(at, lambda p: p.layer)
         if len(layers) > 1:
             yield JobProblem(
                 state="fail",
@@ -179,7 +181,7 @@ def _per_port(nodes: Named) -> Iterable[JobProblem]:
                 values=layers,
             )
             continue
-        mtus = _by_port(at, lambda p: str(p.mtu) if p.mtu else "")
+        mtus = _grouped(at, lambda p: str(p.mtu) if p.mtu else "")
         if len(mtus) > 1:
             yield JobProblem(
                 state="fail",
@@ -192,7 +194,7 @@ def _per_port(nodes: Named) -> Iterable[JobProblem]:
                 "and the same on every switch port between them",
                 values=mtus,
             )
-        lengths = _by_port(at, lambda p: f"/{p.prefix}" if p.prefix else "")
+        lengths = _grouped(at, lambda p: f"/{p.prefix}" if p.prefix else "")
         if len(lengths) > 1:
             yield JobProblem(
                 state="warn",
@@ -204,16 +206,6 @@ def _per_port(nodes: Named) -> Iterable[JobProblem]:
                 fix="give the interfaces of this rail the same prefix length on every node",
                 values=lengths,
             )
-
-
-def _by_port(
-    at: Sequence[tuple[str, JobPort]], value: Callable[[JobPort], str]
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    by_value: dict[str, list[str]] = {}
-    for name, port in at:
-        if v := value(port):
-            by_value.setdefault(v, []).append(name)
-    return tuple(sorted(((v, tuple(n)) for v, n in by_value.items()), key=lambda g: (-len(g[1]), g[0])))
 
 
 def _imex_differs(nodes: Named) -> Iterable[JobProblem]:

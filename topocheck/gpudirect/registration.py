@@ -5,7 +5,7 @@ from __future__ import annotations
 from topocheck.gpudirect.inputs import Ground, cuda_lost, iommu_of, kernel_version, once, said
 from topocheck.gpudirect.types import PeerMemory, PeerMemoryState
 from topocheck.knowledge.products import dmabuf_kernel
-from topocheck.model.base import ABSENT, Evidence, Missing, Reason, ReasonStep, is_lost, known
+from topocheck.model.base import ABSENT, Effort, Evidence, Missing, Reason, ReasonStep, is_lost, known
 from topocheck.model.system import SystemFacts
 from topocheck.topology.paths import joined_to_cpu
 from topocheck.topology.types import Gpu, Nic
@@ -93,7 +93,9 @@ def _peermem(g: Ground) -> PeerMemory:
 def _not_loaded(system: SystemFacts) -> ReasonStep:
     absent = (Evidence("/sys/module/nvidia_peermem", "(absent)"),)
     if peer_memory_interface(system):
-        return ReasonStep("peer memory: nvidia_peermem is not loaded", "no", absent, "modprobe nvidia-peermem")
+        return ReasonStep(
+            "peer memory: nvidia_peermem is not loaded", "no", absent, "modprobe nvidia-peermem", Effort.LOAD
+        )
     if _tells_nothing(system):
         # Files of a machine without any of what tells it.
         return ReasonStep(
@@ -102,6 +104,7 @@ def _not_loaded(system: SystemFacts) -> ReasonStep:
             absent,
             "modprobe nvidia-peermem; if that fails with `Invalid argument`, install MLNX_OFED or DOCA-OFED and then "
             "the NVIDIA driver again",
+            Effort.LOAD,
         )
     return ReasonStep(
         "peer memory: nvidia_peermem is not loaded, and this kernel's RDMA stack has no interface for it",
@@ -225,7 +228,9 @@ def _gpu_side(g: Ground, gpu: Gpu) -> ReasonStep:
         quoted = said(gpu.cuda, "DMA_BUF_SUPPORTED", attribute)
         if attribute:
             return ReasonStep("DMA-BUF: CUDA exports it", "yes", quoted)
-        return ReasonStep(f"DMA-BUF: {gpu.label} does not export it", "no", quoted, _open_modules(g, gpu))
+        return ReasonStep(
+            f"DMA-BUF: {gpu.label} does not export it", "no", quoted, _open_modules(g, gpu), Effort.INSTALL
+        )
     flavor = system.nvidia_module_flavor
     if isinstance(flavor, Missing):
         return ReasonStep("DMA-BUF: whether the NVIDIA kernel module is the open one is not known", "unknown")
@@ -236,6 +241,7 @@ def _gpu_side(g: Ground, gpu: Gpu) -> ReasonStep:
             "no",
             quoted,
             _open_modules(g, gpu),
+            Effort.INSTALL,
         )
     kernel = kernel_version(system.kernel_release)
     if kernel is None:

@@ -11,6 +11,8 @@ from topocheck.knowledge.tables import Hex4, HexList, HexMask, Kernel, Pattern, 
 
 FormFactor = Literal["SXM", "PCIe", "OAM", "superchip"]
 SwitchKind = Literal["emulated", "two_level", "two_level_outer", "two_level_inner"]
+TWO_LEVEL: frozenset[SwitchKind | None] = frozenset({"two_level", "two_level_outer", "two_level_inner"})
+"""Kinds that are a part of a switch of two levels."""
 
 
 class Product(msgspec.Struct, frozen=True, kw_only=True):

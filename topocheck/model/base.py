@@ -70,12 +70,17 @@ def is_lost(why: Missing) -> bool:
     that did not end, and an error of input and output are none.
     """
     if why.reason is Reason.UNSUPPORTED:
-        return why.detail in _TROUBLE or why.detail.startswith(CRASHED)
+        return why.detail in _TROUBLE or is_crash(why)
     return why.reason in (Reason.DENIED, Reason.TIMED_OUT, Reason.NOT_RECORDED, Reason.UNPARSABLE)
 
 
 CRASHED = "the process that asked it crashed"
 """How the detail of a question begins whose asking ended the child."""
+
+
+def is_crash(why: Missing) -> bool:
+    """Tell whether the asking ended the child: a recording has no more of it than this reason and its detail."""
+    return why.reason is Reason.UNSUPPORTED and why.detail.startswith(CRASHED)
 
 
 def unparsable(text: str) -> Missing:
@@ -157,6 +162,17 @@ Effect = Literal["yes", "degraded", "no", "unknown", "info"]
 """What a reason did to a verdict; `info` for no effect."""
 
 
+class Effort(enum.IntEnum):
+    """What a fix takes, the least first."""
+
+    LOAD = enum.auto()
+    """Loading a module."""
+    INSTALL = enum.auto()
+    """Installing packages."""
+    REBUILD = enum.auto()
+    """A build or another kernel, which holds until either side is updated."""
+
+
 class ReasonStep(msgspec.Struct, frozen=True, gc=False):
     """One link of a chain of reasons.
 
@@ -165,12 +181,14 @@ class ReasonStep(msgspec.Struct, frozen=True, gc=False):
         effect: what it did to the verdict.
         evidence: what the machine said.
         fix: what to do about it, where there is something to do.
+        effort: what the fix takes, for the order of several.
     """
 
     text: str
     effect: Effect
     evidence: tuple[Evidence, ...] = ()
     fix: str | None = None
+    effort: Effort = Effort.REBUILD
 
 
 class InputError(Exception):
@@ -262,3 +280,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: tuple[Evidence, ...] = ()
     rule: str = ""
     fix: str | None = None
+
+    @property
+    def area(self) -> str:
+        """The area of its check: the first part of the id, and the folder of `checks/` that the check is in."""
+        return self.id.partition(".")[0]

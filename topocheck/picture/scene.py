@@ -89,7 +89,7 @@ class _Builder:
         }
         self.domains = len({a.split(":", 1)[0] for a in topology.devices}) or 1
         self.findings = _worst_of(findings)
-        self.about_nvlink = _worst_of(f for f in findings if f.id.startswith("nvlink."))
+        self.about_nvlink = _worst_of(f for f in findings if f.area == "nvlink")
         self.ids, self.links = itertools.count(), itertools.count()
         self.wanted = self._wanted()
         self.nvlinks = Nvlinks(topology, self.about_nvlink, self.link_id)

@@ -32,10 +32,11 @@ def _kind(p: Part) -> object:
 def _joined(a: Part, b: Part) -> Part:
     """Return two equal branches as one, box by box."""
     n = len(a.addresses) + len(b.addresses)
-    title = f"{a.title.split(' ... ')[0]} ... {b.title.split(' ... ')[-1]}" if a.devices else a.title
+    ends = (a.ends or (a.title,))[0], (b.ends or (b.title,))[-1]
     return msgspec.structs.replace(
         a,
-        title=title,
+        title=" ... ".join(ends) if a.devices else a.title,
+        ends=ends,
         place=f"× {n}",
         addresses=a.addresses + b.addresses,
         devices=a.devices + b.devices,

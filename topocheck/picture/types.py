@@ -84,6 +84,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: `p3`.
         title: what people call it: `GPU3`, `mlx5_0`, `PCIe switch`.
+        ends: of a stack of devices, what people call the first and the last of them.
         place: its address; how many there are in a stack of devices.
         name: product.
         addresses: PCI functions that the box stands for; several of a stack of equal devices.
@@ -97,6 +98,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     kind: PartKind
     title: str
+    ends: tuple[str, str] | None = None
     place: str = ""
     name: str = ""
     addresses: tuple[str, ...] = ()

@@ -70,7 +70,7 @@ def device_marks(report: Report, parts: Drawn) -> dict[str, Span]:
         marks = [m for m in marks if m[0]]
         found = worst.get(address)
         if found is not None and not any(style.startswith("bold") for _, style in marks):
-            marks.insert(0, (f"{STATE_MARKS[found.state]} {found.id.partition('.')[0]}", STATE_STYLES[found.state]))
+            marks.insert(0, (f"{STATE_MARKS[found.state]} {found.area}", STATE_STYLES[found.state]))
         out[address] = (", ".join(t for t, _ in marks), marks[0][1] if marks else "")
     return out
 

@@ -114,15 +114,9 @@ def no_road(c: Context) -> Iterator[Finding]:
         )
 
 
-def _effort(fix: str) -> int:
-    """Sort key of fixes: loading a module, then DMA-BUF, then a build that holds until either stack is updated."""
-    return 0 if fix.startswith("modprobe") else 1 if "open kernel modules" in fix else 2
-
-
 def _fix(c: Context, steps: Iterable[ReasonStep], or_else: str | None = None) -> str | None:
-    """Return the fixes of some steps; modules are the node's, so a container cannot load them."""
-    told = sorted(dict.fromkeys(r.fix for r in steps if r.fix), key=_effort)
-    found = "; or ".join(told)
+    """Return the fixes of some steps, the least effort first; modules are the node's: no container can load them."""
+    found = "; or ".join(dict.fromkeys(r.fix for r in sorted(steps, key=lambda r: r.effort) if r.fix))
     if not found:
         return or_else
     return first_fitting(c, Fix(f"on the node, outside this container: {found}", (in_container,)), Fix(found))

@@ -8,7 +8,7 @@ import msgspec
 
 from topocheck.checks.registry import Context, once
 from topocheck.checks.visibility import driver_loaded
-from topocheck.model.base import CRASHED, Evidence, Hung, Missing, ProbeStatus, Reason, is_digits, known
+from topocheck.model.base import Evidence, Hung, Missing, ProbeStatus, Reason, is_crash, is_digits, known
 from topocheck.model.system import DeviceFile, gpu_file
 
 MISMATCH = "NVMLError_LibRmVersionMismatch"
@@ -90,8 +90,7 @@ def _of_library(why: Missing, said: str) -> Silence | None:
     causes = {_NO_LIBRARY: Cause.NO_LIBRARY, _NO_BINDING: Cause.NO_BINDING, MISMATCH: Cause.MISMATCH}
     if why.detail in causes:
         return Silence(cause=causes[why.detail], said=said)
-    crashed = why.reason is Reason.UNSUPPORTED and why.detail.startswith(CRASHED)
-    return Silence(cause=Cause.CRASHES, said=said) if crashed else None
+    return Silence(cause=Cause.CRASHES, said=said) if is_crash(why) else None
 
 
 def _of_time(c: Context, why: Missing, said: str) -> Silence | None:

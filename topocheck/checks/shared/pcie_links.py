@@ -8,7 +8,7 @@ import msgspec
 
 from topocheck.checks.registry import Context, once
 from topocheck.checks.shared.common import ends, is_guest, pci_devices
-from topocheck.knowledge.products import switch_kind
+from topocheck.knowledge.products import TWO_LEVEL, switch_kind
 from topocheck.model.base import ABSENT, Evidence, Missing, known
 from topocheck.model.gpu import NvmlGpu
 from topocheck.model.pci import PciDevice
@@ -190,5 +190,5 @@ def _made_up(lower: PciDevice, now: LinkState) -> bool:
     vendor, device, sub = lower.vendor_id, lower.device_id, lower.subsystem_device_id
     if isinstance(vendor, Missing) or isinstance(device, Missing):
         return False
-    kind = switch_kind(vendor, device, 0 if isinstance(sub, Missing) else sub) or ""
-    return kind.startswith("two_level") and now.speed_gt_s == _MADE_UP_GT_S
+    kind = switch_kind(vendor, device, 0 if isinstance(sub, Missing) else sub)
+    return kind in TWO_LEVEL and now.speed_gt_s == _MADE_UP_GT_S

@@ -22,7 +22,7 @@ import msgspec
 
 from topocheck.host.base import Answer, Backend, Host, HostError, key
 from topocheck.host.gather.jsonable import plain, plain_text
-from topocheck.model.base import CRASHED, Reason, is_digits
+from topocheck.model.base import Reason, is_crash, is_digits
 from topocheck.process.frames import write_frame
 from topocheck.process.parent import die_with_parent
 
@@ -257,7 +257,7 @@ def state_of(answers: dict[str, Answer]) -> tuple[str, str]:
         if e.reason is Reason.TIMED_OUT:
             return "timed_out", f"{k}: {e.detail}"
     for k, e in errors.items():
-        if e.detail.startswith(CRASHED):
+        if is_crash(e.missing()):
             return "failed", f"{k}: {e.detail}"
     if len(errors) < len(answers):
         return "ok", ""

@@ -143,10 +143,11 @@ def _link(folder: Folder, suspended: bool) -> dict[str, Any]:
     fields = ("max_speed_gt_s", "current_speed_gt_s", "max_width_lanes", "current_width_lanes")
     if suspended:
         return dict.fromkeys(fields, _SUSPENDED)
-    first = folder.value(_LINK_FILES[0], pci_text.parse_link_speed)
-    if folder.raw[_LINK_FILES[0]].startswith("!absent"):
+    said = folder.text(_LINK_FILES[0])
+    if isinstance(said, Missing) and said.reason is Reason.ABSENT:
         # Conventional PCI, or a kernel before 4.13: none of the four is there.
-        return dict.fromkeys(fields, first)  # unlike a file that says `Unknown`, which the others may not
+        return dict.fromkeys(fields, said)  # unlike a file that says `Unknown`, which the others may not
+    first = said if isinstance(said, Missing) else pci_text.parse_link_speed(said)
     rest = [
         folder.value(_LINK_FILES[1], pci_text.parse_link_speed),
         folder.value(_LINK_FILES[2], pci_text.parse_link_width),

@@ -59,7 +59,7 @@ def fingerprint(report: Report) -> str:
 
 
 def _area(outcome: Outcome, area: str) -> str:
-    states = {f.state for f in outcome.findings if f.id.startswith(area + ".")}
+    states = {f.state for f in outcome.findings if f.area == area}
     if State.FAIL in states:
         return "failed"
     if State.UNKNOWN in states or outcome.exit_code == 3:
