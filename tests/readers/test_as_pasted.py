@@ -243,3 +243,35 @@ def test_parts_that_are_not_understood_are_named() -> None:
     answers = read_data("x", text.encode()).answers
     (file,) = answers["sources:"]["files"]  # type: ignore[index, call-overload]
     assert file["formats"] == ("ibstat", "not read: mlxconfig (line 4), lines 6-9")
+
+
+def test_lines_of_lspci_that_grep_picked() -> None:
+    """With their headers, or below a command that names the function; registers that are not shown are not known."""
+    cap, sta = (
+        "\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM L1\n",
+        "\t\tLnkSta:\tSpeed {}GT/s{}, Width x8 (downgraded)\n",
+    )
+    text = (
+        '# lspci -vvv | grep -E "^[0-9a-f]|Lnk"\n01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2331]\n'
+        + cap + sta.format(32, "")
+        + "# lspci -vvv -s 0000:02:00.0 | grep Lnk\n" + cap + sta.format(2.5, " (downgraded)")
+        + "\t\tLnkSta2: Current De-emphasis Level: -3.5dB\n"
+    )  # fmt: skip
+    devices = read(text).pci.devices
+    assert known(devices)
+    assert [(d.address, d.current_speed_gt_s, d.current_width_lanes, d.max_speed_gt_s) for d in devices] == [
+        ("0000:01:00.0", 32.0, 8, 32.0),
+        ("0000:02:00.0", 2.5, 8, 32.0),
+    ]
+    assert not any(known(d.acs_control_word) for d in devices)
+
+
+def test_a_block_of_lspci_that_ends_within_its_regions() -> None:
+    text = (
+        "41:00.0 Infiniband controller [0207]: Mellanox Technologies MT2910 Family [15b3:1021]\n"
+        "\tControl: I/O- Mem+ BusMaster+\n\tNUMA node: 0\n"
+        "\tRegion 0: Memory at 23e044000000 (64-bit, prefetchable) [size=32M]\n"
+    )
+    assert "read:/sys/bus/pci/devices/0000:41:00.0/resource" not in read_data("x", text.encode()).answers
+    whole = f"{text}\tCapabilities: [60] Express (v2) Endpoint, MSI 00\n"
+    assert "read:/sys/bus/pci/devices/0000:41:00.0/resource" in read_data("x", whole.encode()).answers

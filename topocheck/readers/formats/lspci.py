@@ -65,14 +65,42 @@ class _Function(msgspec.Struct):
 
 
 def recognise(text: str) -> bool:
-    """Tell whether a line is of the form of lspci's."""
+    """Tell whether a line is of the form of lspci's, or its command names one function whose links are shown."""
+    if _of_one_function(text) is not None and _SHOWN_LINK.search(text):
+        return True
     return any(_is_header(m[2]) for m in re.finditer(rf"^{HEADER.pattern}", text, re.M))
+
+
+_SHOWN_LINK = re.compile(
+    r"^[ \t]*(LnkCap|LnkSta):[ \t]+(?:Port #[0-9]{1,3}, )?Speed ([0-9.]{1,4})GT/s(?: \([a-z]+\))?, "
+    r"Width x([0-9]{1,2})\b",
+    re.M,
+)
+_ONE = re.compile(r"\blspci\b[^|\n]{0,80}? -s ?((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\b")
+
+
+def _of_one_function(text: str) -> str | None:
+    """Return the function that a command above the text selects (`lspci -vvv -s 01:00.0 | grep Lnk`)."""
+    m = _ONE.search(text[:400].partition("\n")[0])
+    return None if m is None else normalize_address(m[1] if m[1].count(":") == 2 else f"0000:{m[1]}")
+
+
+def _picked(found: Answers, address: str, lines: list[str], line: int) -> None:
+    """Take down the links of a function of which somebody picked some lines by grep."""
+    for n, words in enumerate(lines):
+        if m := _SHOWN_LINK.match(words):
+            which = "max" if m[1] == "LnkCap" else "current"
+            pci.link(found, line + n, address, which, float(m[2]), int(m[3]))
 
 
 def read(text: str) -> Answers:
     """Return what the functions that are listed say."""
     found = Answers()
     functions = _functions(text)
+    if not functions and (one := _of_one_function(text)) is not None:
+        _picked(found, one, text.split("\n")[:MAX_BLOCK_LINES], 1)
+        found.names(1, pci.DEVICES, [one], whole=False)
+        return found
     parsed = {a: parse_block("\n".join(f.lines)) for a, f in functions.items()}
     traits = _Listing(functions, selected=is_selection(text[:4096].partition("\n")[0]))
     for address, f in functions.items():
@@ -204,7 +232,9 @@ def _kernel(found: Answers, f: _Function, listing: _Listing) -> None:
     if verbose and listing.shows_groups and "IOMMU group" not in told:
         found.absent(f.line, "readlink", f"{pci.DEVICES}/{f.address}/iommu_group")
     regions = [line for line in f.lines if re.match(r"\s+Region [0-9]", line)]
-    if any(re.match(r"\s+Control: ", x) for x in f.lines) and len(regions) == len(rows) and "" not in rows.values():
+    ends_there = bool(regions) and f.lines[-1] == regions[-1]  # a text that is cut: more lines follow the last region
+    whole = len(regions) == len(rows) and "" not in rows.values() and not ends_there
+    if any(re.match(r"\s+Control: ", x) for x in f.lines) and whole:
         none = "0x0000000000000000 0x0000000000000000 0x0000000000000000"
         text = "\n".join(rows.get(i, none) for i in range(6))
         pci.file(found, f.line, f.address, "resource", text)
@@ -245,6 +275,9 @@ def _registers(found: Answers, f: _Function, block: Block) -> None:
             found.put(f.line, dump, "read", path, 4096)
     elif _told(facts):
         found.put(f.line, HostError(Reason.ABSENT, "reported by lspci as text"), "read", path, 1024)
+    if not any(_CAPABILITIES.match(x) for x in f.lines):
+        _picked(found, f.address, f.lines, f.line)
+        return
     lines = {n: i for i, x in enumerate(f.lines) for n in ("LnkCap", "LnkSta") if x.strip().startswith(f"{n}:")}
     speeds = facts.cap2_speeds_gt_s if isinstance(facts.cap2_speeds_gt_s, tuple) else ()
     # As pcie_get_speed_cap in Linux drivers/pci/pci.c: the highest of LnkCap2, else LnkCap.
@@ -254,6 +287,10 @@ def _registers(found: Answers, f: _Function, block: Block) -> None:
     pci.link(found, f.line + lines.get("LnkSta", 0), f.address, "current", *now)
     if block.express is False or (isinstance(facts.cap_speed_gt_s, Missing) and "LnkCap" not in lines and _rc(block)):
         pci.no_link(found, f.line, f.address)
+
+
+_CAPABILITIES = re.compile(r"\s+(?:Capabilities: |Status: )")
+"""Lines without which a block is one that grep cut."""
 
 
 def _rc(block: Block) -> bool:
