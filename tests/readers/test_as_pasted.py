@@ -218,6 +218,19 @@ def test_df(text: str, total: int, free: int) -> None:
     assert (limits.shm_total_bytes, limits.shm_free_bytes) == (total, free)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["shm /dev/shm tmpfs rw,nosuid,nodev,noexec,relatime,size=65536k,inode64 0 0",
+     "shm on /dev/shm type tmpfs (rw,nosuid,nodev,noexec,relatime,size=65536k)"],
+)  # fmt: skip
+def test_the_size_that_mount_shows(line: str) -> None:
+    """Docker's 64 MiB; how much is free a list of mounts does not say."""
+    limits = read(f"$ mount | grep shm\n{line}\n").limits
+    assert limits.shm_total_bytes == 64 << 20
+    assert not known(limits.shm_free_bytes)
+    assert read(f"{line}\nshm              64M   16M   48M  25% /dev/shm\n").limits.shm_free_bytes == 48 << 20
+
+
 def test_df_without_a_unit_is_not_guessed() -> None:
     text = "$ df /dev/shm\ntmpfs 65536 0 65536 0% /dev/shm\n$ uname -a\nLinux n 6.8.0-31 #1 SMP x86_64 GNU/Linux\n"
     assert not known(read(text).limits.shm_total_bytes)

@@ -201,9 +201,12 @@ class Host:
         """Return what `stat` says of a path (links followed)."""
         return self._typed(FileStat, "stat", path)
 
-    def statvfs(self, path: str) -> tuple[int, int]:
-        """Return (total, available to this user) bytes of the file system that holds `path`."""
-        return self._typed(tuple[int, int], "statvfs", path)
+    def statvfs(self, path: str) -> tuple[int, int | None]:
+        """Return (total, available to this user) bytes of the file system that holds `path`.
+
+        What is available is None where a text says the size alone (`mount`).
+        """
+        return self._typed(tuple[int, int | None], "statvfs", path)
 
     def access(self, path: str, mode: str) -> bool:
         """Tell whether this user may open `path`; `mode` is made of r, w and x."""

@@ -122,6 +122,9 @@ def _shm(host: Host, raw: dict[str, str]) -> tuple[int | Missing, int | Missing]
         total, free = host.statvfs(SHM)
     except HostError as e:
         return e.missing(), e.missing()
+    if free is None:
+        raw[f"statvfs {SHM}"] = f"{total} bytes"
+        return total, Missing(Reason.NOT_RECORDED, "the size alone")
     raw[f"statvfs {SHM}"] = f"{total} bytes, {free} free"
     return total, free
 

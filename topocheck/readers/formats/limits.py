@@ -1,9 +1,10 @@
-"""Limits of a process and its shared memory: `ulimit -a`, /proc/self/limits, `df` and `mount` with /dev/shm."""
+"""Limits of a process and its shared memory: `ulimit -a`, /proc/self/limits, `df`, `mount` and /proc/mounts."""
 
 from __future__ import annotations
 
 import re
 
+from topocheck.host.base import key
 from topocheck.readers.base import Answers, Reader, numbered
 
 SHM = "/dev/shm"
@@ -25,6 +26,10 @@ _DF = re.compile(
     rf"[ \t]*\S{{1,256}}[ \t]+(?P<total>{_AMOUNT})[ \t]+{_AMOUNT}[ \t]+(?P<free>{_AMOUNT})[ \t]+[0-9]{{1,3}}%"
     rf"[ \t]+{SHM}[ \t]*$"
 )
+_MOUNT = re.compile(
+    rf"[ \t]*\S{{1,256}} (?:on )?{SHM} (?:type )?tmpfs \(?(?:[^\s()]{{1,400}},)?size=([0-9]{{1,18}})([kmg%]?)[,)\s]"
+)
+"""A line of `mount`, or of /proc/mounts, that limits the size; without `size=` it is half of the memory."""
 _DF_BLOCKS = re.compile(r"\b(1K|1024|1M|1048576|512)-\w")
 _BLOCKS = {"1K": 1 << 10, "1024": 1 << 10, "1M": 1 << 20, "1048576": 1 << 20, "512": 512}
 _SIZES = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
@@ -34,7 +39,7 @@ def recognise(text: str) -> bool:
     """Tell whether a limit or a size of /dev/shm stands in the text."""
     return (
         _LIMITS_HEAD.search(text) is not None
-        or re.search(rf"^{_DF.pattern}", text, re.M) is not None
+        or re.search(rf"^(?:{_DF.pattern}|{_MOUNT.pattern})", text, re.M) is not None
         or _is_ulimit(text)
     )
 
@@ -53,6 +58,7 @@ def read(text: str) -> Answers:
     in_limits = False
     first = 0
     blocks = 0
+    mounted: tuple[int, int] | None = None
     for at, line in numbered(text):
         if _LIMITS_HEAD.match(line):
             in_limits, first = True, first or at
@@ -67,8 +73,14 @@ def read(text: str) -> Answers:
             total, free = _size(m["total"], blocks), _size(m["free"], blocks)
             if total is not None and free is not None:
                 found.put(at, [total, min(free, total)], "statvfs", SHM)
+        elif (m := _MOUNT.match(line + " ")) and m[2] != "%":
+            mounted = mounted or (at, int(m[1]) << _SIZES.get(m[2].upper(), 0))
         elif m := _DF_BLOCKS.search(line):
             blocks = _BLOCKS[m[1]]
+    question = key("statvfs", (SHM,))
+    if mounted is not None and question not in found.answers:  # df says more
+        found.put(mounted[0], [mounted[1], None], "statvfs", SHM)
+        found.soft.add(question)
     if limits:
         found.file(first, "/proc/self/limits", "\n".join(limits.values()))
     return found
@@ -95,4 +107,6 @@ def _size(text: str, blocks: int) -> int | None:
     return round(float(m[1].replace(",", ".")) * (1 << _SIZES[m[2]] if m[2] else blocks or 1))
 
 
-READER = Reader(name="ulimit -a, df", tells="limits of processes, the size of /dev/shm", recognise=recognise, read=read)
+READER = Reader(
+    name="ulimit -a, df, mount", tells="limits of processes, the size of /dev/shm", recognise=recognise, read=read
+)
