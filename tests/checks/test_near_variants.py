@@ -44,6 +44,14 @@ root 0000:15 node=0
 BRIDGED = "\n".join(f"root 0000:{bus} node=0\n  rp 01.0 5x16\n    h100_nvl" for bus in ("15", "37", "48", "59"))
 THREE = {"0-1": 6, "0-2": 6, "1-2": 6}
 
+DISPLAY_CARDS = """
+root 0000:00 node=0
+  rp 01.0 4x16
+    rtxa6000 bars=16M,256M6p,32M6p
+  rp 02.0 4x16
+    rtxa6000
+"""
+
 ROWS = [
     # why the driver does not use a GPU: by its own words, else by product and kind of module
     Row(id="driver.gpu-not-listed", machine="dgx1v", change={**NONE, "driver": {"flavor": "open"}}, state=F,
@@ -143,6 +151,18 @@ ROWS = [
         says=("may not be opened", "check the mode")),
     Row(id="rdma.verbs-device-missing", machine=HGX, change={"files": {"/dev/infiniband": {"remove": True}}}, state=W,
         says=("are missing", "modprobe ib_uverbs")),
+    # a container with an init of its own has no CDI; another launcher has no srun
+    Row(id="driver.not-answering", machine="h40_device_cgroup", change={"files": {"/run/systemd/container": "lxc"},
+        "system": {"marks": []}, "process": {"cgroup": "0::/"}}, state=F, says=("lxc.cgroup2.devices.allow",)),
+    Row(id="p2p.hidden-from-task", machine="h46_task_of_one_gpu", change={"environment": {"SLURM_JOB_ID": "",
+        "SLURM_NTASKS": "", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}}, state=W, says=("start the tasks in one container",)),
+    # no GPU: where to look for it depends on what the machine is
+    Row(id="driver.no-gpu", machine="no_pci", change={"dmi": {"sys_vendor": "QEMU"}}, state=N,
+        says=("passed to this guest",)),
+    Row(id="driver.no-gpu", machine="no_pci", state=N, says=("in lspci and in its slot",)),
+    # a card in display mode asks for a small BAR1 itself
+    Row(id="pcie.bridge-window-small", machine="rtx3090_x2_bridge", change={"pci": {"tree": DISPLAY_CARDS},
+        "gpu": {"0": {"bar1_mib": 256}}}, state=W, subject="0000:01:00.0 GPU0", says=("displaymodeselector",)),
     # a refusal by the chipset, on the machine at hand
     Row(id="p2p.refused", machine=CARDS, change={"p2p": {"all": "CNS"}}, state=W, says=("update the firmware",)),
     Row(id="p2p.refused", machine=CARDS, change={"p2p": {"all": "CNS"}, "system": {"hypervisor": "KVM"}}, state=N,
@@ -186,3 +206,10 @@ def test_silence_of_a_dead_driver_is_one_finding() -> None:
     """CUDA's silence is not reported next to the driver that nobody may use."""
     found = build_report(cached("h40_device_cgroup").host()).findings
     assert [f.id for f in found if f.state in (State.FAIL, State.UNKNOWN)] == ["driver.not-answering"]
+
+
+def test_no_gpu_under_wsl() -> None:
+    """WSL shows GPUs through the driver of Windows, which is where to look for one that is missing."""
+    files = {"/proc/version": "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@x) (gcc) #1 SMP"}
+    (found,) = findings("driver.no-gpu", variant("no_pci", files=files, system={"hypervisor": "Microsoft"}))
+    assert "nvidia-smi.exe" in (found.fix or "")

@@ -21,6 +21,7 @@ from topocheck.checks.shared.fixes import (
     in_guest,
     in_kubernetes,
     in_slurm,
+    in_system_container,
     is_root,
     never,
 )
@@ -96,6 +97,12 @@ _FIXES: dict[Cause, tuple[Fix, ...]] = {
             "restart the pod; so that it lasts, have NVIDIA's device plugin and the container runtime use CDI: "
             "systemctl daemon-reload takes devices away that systemd does not know of",
             (in_kubernetes,),
+        ),
+        Fix(
+            "allow the devices in the container's configuration on the node and restart it (lxc: "
+            "lxc.cgroup2.devices.allow = c 195:* rwm, and a line with the number of nvidia-uvm in /proc/devices; "
+            "systemd-nspawn: DeviceAllow= of its unit)",
+            (in_system_container,),
         ),
         Fix(
             "restart the container; so that it lasts, start it with CDI (--device nvidia.com/gpu=all), or make the "

@@ -63,9 +63,26 @@ def no_gpu(c: Context) -> Iterator[Finding]:
         consequence="none, if this node should have no GPU",
         evidence=(Evidence("/sys/bus/pci/devices", seen), Evidence("NVML", c.node.nvml.error or "lists no GPU")),
         rule="a GPU on the PCI bus, or in NVML's list",
-        fix="where a GPU is expected: look for it in lspci and in its slot; a policy with the number of GPUs makes its "
-        "absence a failure",
+        fix=first_fitting(c, *_LOOK),
     )
+
+
+_LOOK = (
+    Fix(
+        "where a GPU is expected: WSL shows it through the driver of Windows, so check nvidia-smi.exe there, and that "
+        "/usr/lib/wsl/lib/libnvidia-ml.so.1 is here; then wsl --shutdown",
+        (lambda c: c.node.system.hypervisor == "WSL",),
+    ),
+    Fix(
+        "where a GPU is expected: have the host's administrator check what is passed to this guest; a policy with the "
+        "number of GPUs makes its absence a failure",
+        (in_guest,),
+    ),
+    Fix(
+        "where a GPU is expected: look for it in lspci and in its slot; a policy with the number of GPUs makes its "
+        "absence a failure"
+    ),
+)
 
 
 @check(

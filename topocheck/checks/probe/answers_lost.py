@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from topocheck.checks.needs import lost_for, sources_lost
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import listed
-from topocheck.checks.shared.driver_state import silence
+from topocheck.checks.shared.driver_state import silence, uvm_refused
 from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, is_root, never
 from topocheck.model.base import Evidence, Finding, Reason, State
 from topocheck.model.node import Lost, MadeFrom
@@ -61,6 +61,8 @@ def answers_lost(c: Context) -> Iterator[Finding]:
     if (silent := silence(c)) is not None:
         # driver.not-answering says why, and what to do; a driver that nobody can use does not answer CUDA either.
         failed.update(("nvml", "cuda") if silent.dead else ("nvml",))
+    elif uvm_refused(c) is not None:
+        failed.add("cuda")  # driver.not-answering says so
     by_probe: dict[str, dict[str, Lost]] = {}
     first: dict[str, str] = {}  # question -> the probe it is reported under; several may have asked it
     for id_, state in c.judged.items():

@@ -9,7 +9,16 @@ from topocheck.checks.shared.common import living, pci_devices
 from topocheck.model.base import Evidence, Missing
 from topocheck.model.kernel_log import no_space
 from topocheck.model.pci import PciDevice, Window
+from topocheck.topology.paths import product_of
 from topocheck.topology.types import Gpu
+
+DISPLAY_MODE = "on professional cards with display outputs switch these off (NVIDIA's displaymodeselector)"
+
+
+def professional(gpu: Gpu) -> bool:
+    """Tell whether a card may have a display mode, in which BAR1 is small: a professional card, by its product."""
+    product = product_of(gpu)
+    return product is not None and product.p2p_pcie is not False and product.form_factor != "SXM"
 
 
 class Narrow(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,9 +50,14 @@ def in_kubernetes(c: Context) -> bool:
     return c.node.system.container == "kubernetes"
 
 
+def in_system_container(c: Context) -> bool:
+    """Tell whether this process runs in a container with an init of its own, whose devices its configuration lists."""
+    return c.node.system.container in ("lxc", "lxc-libvirt", "systemd-nspawn")
+
+
 def in_slurm(c: Context) -> bool:
     """Tell whether this process is part of a Slurm job, by its variables or its control group."""
-    return any(s.name == "SLURM_JOB_ID" for s in c.node.settings.related)
+    return any(s.name == "SLURM_JOB_ID" and s.value for s in c.node.settings.related)
 
 
 def in_guest(c: Context) -> bool:
