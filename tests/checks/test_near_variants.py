@@ -44,6 +44,7 @@ root 0000:15 node=0
 BRIDGED = "\n".join(f"root 0000:{bus} node=0\n  rp 01.0 5x16\n    h100_nvl" for bus in ("15", "37", "48", "59"))
 THREE = {"0-1": 6, "0-2": 6, "1-2": 6}
 
+CONTAINED = {"system": {"marks": ["/.dockerenv"]}}
 DISPLAY_CARDS = """
 root 0000:00 node=0
   rp 01.0 4x16
@@ -163,6 +164,21 @@ ROWS = [
     # a card in display mode asks for a small BAR1 itself
     Row(id="pcie.bridge-window-small", machine="rtx3090_x2_bridge", change={"pci": {"tree": DISPLAY_CARDS},
         "gpu": {"0": {"bar1_mib": 256}}}, state=W, subject="0000:01:00.0 GPU0", says=("displaymodeselector",)),
+    # what the node alone can do, from a container and from a guest
+    Row(id="p2p.acs-redirect", machine="h64_maxq_acs_and_iommu", change=CONTAINED, state=F,
+        says=("on the node, outside this container: as root", "setpci")),
+    Row(id="p2p.unverified-across-host-bridges", machine="h13_iommu_translates", change=CONTAINED, state=W,
+        says=("on the node, outside this container: boot with iommu=pt",)),
+    Row(id="nvlink.fabric-not-ready", machine="h51_b200_no_umad", change=CONTAINED, state=F,
+        says=("on the node, outside this container: modprobe mlx5_ib ib_umad",)),
+    Row(id="nvlink.fabric-not-ready", machine="h51_b200_no_umad", change={"system": {"hypervisor": "KVM"}}, state=F,
+        says=("modprobe mlx5_ib ib_umad",)),
+    Row(id="nvlink.links-down", machine="h52_b200_one_outside", change=CONTAINED, state=F,
+        says=("on the node, outside this container: drain",)),
+    Row(id="nvlink.links-down", machine="h52_b200_one_outside", change={"system": {"hypervisor": "KVM"}}, state=F,
+        says=("restart the guest", "host's administrator")),
+    Row(id="rdma.same-subnet", machine="h78_one_subnet", change=CONTAINED, state=W,
+        says=("on the node, outside this container",)),
     # a refusal by the chipset, on the machine at hand
     Row(id="p2p.refused", machine=CARDS, change={"p2p": {"all": "CNS"}}, state=W, says=("update the firmware",)),
     Row(id="p2p.refused", machine=CARDS, change={"p2p": {"all": "CNS"}, "system": {"hypervisor": "KVM"}}, state=N,

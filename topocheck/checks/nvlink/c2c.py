@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import living, named, quote
+from topocheck.checks.shared.fixes import on_node
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.model.base import Finding, State, known
 
@@ -47,6 +48,9 @@ def c2c_down(c: Context) -> Iterator[Finding]:
                 consequence="traffic between its memory and the CPU's is slower by that share",
                 evidence=quote(g.nvml, "C2C_LINK_GET_STATUS", f"{active} active of {total}"),
                 rule="every C2C link is active",
-                fix="drain the node and reset the GPU (nvidia-smi -r, ends all that runs on it), then power-cycle; a "
-                "link that stays down needs service",
+                fix=on_node(
+                    c,
+                    "drain the node and reset the GPU (nvidia-smi -r, ends all that runs on it), then power-cycle; a "
+                    "link that stays down needs service",
+                ),
             )

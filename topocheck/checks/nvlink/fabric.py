@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import is_guest, listed, living, named, pci_devices, quote
-from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, in_guest
+from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest, on_node
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.knowledge.fabric_health import troubles
 from topocheck.model.base import Evidence, Finding, Missing, Reason, State, is_lost, known
@@ -38,6 +38,10 @@ _RACK = (
 _ALONE = (
     "drain the node, restart nvidia-fabricmanager and reset all GPUs together (nvidia-smi -r, ends all that runs on "
     "them), and check the fabric manager's log for this GPU; if it stays outside, power-cycle the node, then service"
+)
+_ALONE_IN_GUEST = (
+    "restart nvidia-fabricmanager where it runs in this guest, and the guest; if the GPU stays outside, have the "
+    "host's administrator reset all GPUs of the node and check the fabric manager and the partition of this guest"
 )
 _HOST = (
     "the NVSwitches are not in this guest: the fabric manager of the host, or of its service VM, sets them up; ask the "
@@ -70,7 +74,6 @@ def _start(context: Context) -> str:
         first_fitting(
             context,
             Fix(_RESTART, (_active, lambda c: _versions(c) is None)),
-            Fix(f"on the node, outside this container: {_INSTALL}", (in_container,)),
             Fix(_INSTALL),
         )
         or _INSTALL
@@ -83,7 +86,7 @@ def _unloaded(context: Context) -> tuple[str, ...]:
     if not system.modules or not any(lives_behind_hidden_switches(g) for g in _gpus(context)):
         return ()
     lost = any(context.node.is_lost(q) for q in ("lines:/proc/modules", "list:/sys/module"))
-    if is_guest(context) or lost:
+    if lost or (is_guest(context) and not context.topology.switch_functions):
         return ()
     return tuple(m for m in _SUBNET_MODULES if m not in system.modules)
 
@@ -93,7 +96,7 @@ def _way_back(context: Context, gpu: Gpu) -> str:
     if _multi_node(gpu):
         return _RACK
     if any(_registered(g) for g in _gpus(context)):
-        return _ALONE
+        return _ALONE_IN_GUEST if in_guest(context) else _ALONE
     unloaded = _unloaded(context)
     if unloaded:
         return (
@@ -182,7 +185,7 @@ def fabric_not_ready(context: Context) -> Iterator[Finding]:
                 else "CUDA does not start on it (error 802), or it has no NVLink peers",
                 evidence=_evidence([gpu]) + tuple(Evidence(f"/sys/module/{m}", "(absent)") for m in unloaded),
                 rule="state Completed and status Success",
-                fix=_way_back(context, gpu),
+                fix=on_node(context, _way_back(context, gpu)),
             )
     yield from _identity(gpus)
 
@@ -309,7 +312,7 @@ def fabric_manager(context: Context) -> Iterator[Finding]:
             consequence="CUDA does not start (error 802)" if not ready else "works until the next reset or reboot",
             evidence=(*said, *seen, *versions, *_evidence(gpus[:1])),
             rule="NVSwitches need nvidia-fabricmanager active, in the driver's version",
-            fix=_start(context),
+            fix=on_node(context, _start(context)),
         )
     elif differs:
         yield Finding(
@@ -319,7 +322,7 @@ def fabric_manager(context: Context) -> Iterator[Finding]:
             consequence="the fabric manager will not start with this driver; CUDA then fails with error 802",
             evidence=(*versions, *seen),
             rule="both must be of one version",
-            fix=_start(context),
+            fix=on_node(context, _start(context)),
         )
     elif service is None and not ready:
         yield Finding(
@@ -434,5 +437,5 @@ def imex(context: Context) -> Iterator[Finding]:
             consequence="a job over several nodes would not use NVLink between them",
             evidence=quote(system, "/dev/nvidia-caps-imex-channels", channels or "(none)"),
             rule="a channel file is needed for sharing memory between nodes",
-            fix="nvidia-modprobe -c 0, and pass /dev/nvidia-caps-imex-channels into the container",
+            fix=on_node(context, "nvidia-modprobe -c 0, and pass /dev/nvidia-caps-imex-channels into the container"),
         )

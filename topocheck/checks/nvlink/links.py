@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import is_guest, listed, living, named
+from topocheck.checks.shared.fixes import on_node
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.knowledge.products import Product, find_bridge
 from topocheck.model.base import Evidence, Finding, Missing, Reason, State
@@ -126,7 +127,7 @@ def links_down(context: Context) -> Iterator[Finding]:
                 *(_peers_evidence(context, gpu, siblings) if not active[gpu.address] else ()),
             ),
             rule=rule,
-            fix=_fix(product),
+            fix=_fix(context, product),
         )
 
 
@@ -245,12 +246,17 @@ def _numbers(links: list[int]) -> str:
     return listed((str(n) for n in links), 12) or "none listed"
 
 
-def _fix(product: Product | None) -> str:
+def _fix(context: Context, product: Product | None) -> str:
+    if is_guest(context):
+        return (
+            "restart the guest; if the links stay down, have the host's administrator check the GPU and reset the node"
+        )
     if product is not None and product.form_factor == "PCIe":
         return "switch the node off and fit or reseat the NVLink bridge"
-    return (
+    return on_node(
+        context,
         "drain the node, restart nvidia-fabricmanager where there is one and reset all GPUs together (nvidia-smi -r, "
-        "ends all that runs on them), then power-cycle; a link that stays down needs service"
+        "ends all that runs on them), then power-cycle; a link that stays down needs service",
     )
 
 

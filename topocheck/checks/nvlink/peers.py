@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import listed, living
+from topocheck.checks.shared.fixes import on_node
 from topocheck.checks.shared.p2p_pairs import GpuPair, devices_of, pairs, status_evidence, subject_of
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.model.base import Evidence, Finding, Missing, State
@@ -59,8 +60,11 @@ def p2p_disabled(context: Context) -> Iterator[Finding]:
             consequence="NCCL refuses to start on these GPUs; other programs copy through host memory",
             evidence=status_evidence(context, found[:2]),
             rule="GPUs that NVLink joins must have peer access",
-            fix="start nvidia-fabricmanager in the driver's version, reset all GPUs together (ends all that runs on "
-            "them), then power-cycle; do not hide it with NCCL_IGNORE_DISABLED_P2P",
+            fix=on_node(
+                context,
+                "start nvidia-fabricmanager in the driver's version, reset all GPUs together (ends all that runs on "
+                "them), then power-cycle; do not hide it with NCCL_IGNORE_DISABLED_P2P",
+            ),
         )
 
 

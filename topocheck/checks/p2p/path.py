@@ -9,7 +9,7 @@ import msgspec
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.acs import acs_clear, ports_between
 from topocheck.checks.shared.common import is_guest, listed
-from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, is_root
+from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, is_root, on_node
 from topocheck.checks.shared.p2p_pairs import (
     GpuPair,
     coherent_ways,
@@ -80,7 +80,7 @@ def _above_nics(context: Context) -> Iterator[Finding]:
             consequence="collectives between nodes are slower, and DMA-BUF may be refused",
             evidence=acs_evidence(hit.values()),
             rule="ReqRedir (bit 2) or CmpltRedir (bit 3) of the ACS control register is set on a port above the NIC",
-            fix=acs_clear(context, hit, hit.values()),
+            fix=_on_node(context, acs_clear(context, hit, hit.values())),
         )
 
 
@@ -137,7 +137,7 @@ def acs_redirect(context: Context) -> Iterator[Finding]:
             consequence="peer copies go through the root complex: slow, and on some machines they hang or corrupt data",
             evidence=acs_evidence(redirecting.values()),
             rule="ReqRedir (bit 2) or CmpltRedir (bit 3) of the ACS control register is set on a port between the two",
-            fix=_with_setting(acs_clear(context, redirecting, _passed(context, hit)), state),
+            fix=_with_setting(_on_node(context, acs_clear(context, redirecting, _passed(context, hit))), state),
         )
     unread = {p.address: p for w in (*_ways(peers), *remote) for p in w.passed.acs.unread}
     if unread:
@@ -173,9 +173,8 @@ _READ = (
 )
 
 
-def _boot(context: Context) -> str:
-    where = "boot the node" if in_container(context) else "boot"
-    return no_translation(context.node).replace("boot", where, 1)
+def _on_node(context: Context, fix: str | None) -> str | None:
+    return None if fix is None else on_node(context, fix)
 
 
 @check(
@@ -216,7 +215,11 @@ def iommu_translates(context: Context) -> Iterator[Finding]:
             consequence="peer copies and GPUDirect RDMA are slow, and on some machines hang or arrive wrong",
             evidence=tuple(dict.fromkeys(e for w in hit[:2] for e in w.passed.iommu.evidence)),
             rule="group type is DMA or DMA-FQ, not identity, where peer traffic goes by PCIe",
-            fix=f"{_boot(context)}, or the IOMMU off where nothing needs it (devices then reach all of memory)",
+            fix=on_node(
+                context,
+                f"{no_translation(context.node)}, or the IOMMU off where nothing needs it (devices then reach all of "
+                "memory)",
+            ),
         )
     elif any(w.passed.iommu.mode is IommuMode.UNKNOWN for w in found):
         yield Finding(
@@ -269,6 +272,7 @@ def unproven_across_host_bridges(context: Context) -> Iterator[Finding]:
             consequence="on some machines such copies report success and deliver wrong bytes",
             evidence=status_evidence(context, found[:1]) + _ways(found)[0].passed.iommu.evidence,
             rule="peer access across host bridges with a group type other than identity",
-            fix=f"{_boot(context)} (or the IOMMU off) and prove the pair with `topocheck bw`; until then "
-            "NCCL_P2P_DISABLE=1, at the cost of copies through host memory",
+            fix=on_node(context, f"{no_translation(context.node)} (or the IOMMU off)")
+            + " and prove the pair with `topocheck bw`; until then NCCL_P2P_DISABLE=1, at the cost of copies through "
+            "host memory",
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.shared.common import listed
+from topocheck.checks.shared.fixes import on_node
 from topocheck.checks.shared.rdma_ports import Port, judged
 from topocheck.checks.shared.settings import in_force
 from topocheck.checks.sources import Needs
@@ -108,8 +109,11 @@ def link_layer_differs(c: Context) -> Iterator[Finding]:
             consequence="it does not join the others' fabric: the job has one NIC less, or times out on it",
             evidence=p.port.evidence("link_layer") + other.port.evidence("link_layer"),
             rule="ports of one card model and board speak one link layer",
-            fix=f"mlxconfig -d {p.nic.address} set LINK_TYPE_P{p.port.port}="
-            f"{1 if other.port.link_layer == 'InfiniBand' else 2}, then reset the NIC (drain the node first)",
+            fix=on_node(
+                c,
+                f"mlxconfig -d {p.nic.address} set LINK_TYPE_P{p.port.port}="
+                f"{1 if other.port.link_layer == 'InfiniBand' else 2}, then reset the NIC (drain the node first)",
+            ),
         )
 
 

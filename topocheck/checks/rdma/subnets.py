@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable, once
 from topocheck.checks.shared.common import listed
+from topocheck.checks.shared.fixes import on_node
 from topocheck.checks.shared.settings import active_nics, no_active_nic
 from topocheck.checks.sources import Needs
 from topocheck.model.base import Evidence, Finding, Missing, State, known
@@ -121,9 +122,12 @@ def _shared(c: Context, network: str, members: list[Port], filters: list[Interfa
             *((Evidence("/proc/net/fib_trie", "tables besides the main one"),) if tables is True else ()),
         ),
         rule="a subnet for each port; or arp_ignore 1 and arp_announce 1 or 2, without rp_filter 1",
-        fix="give each port a subnet of its own, on every node; or as root on every node "
-        "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, and net.ipv4.conf.IF.rp_filter=2 "
-        f"for IF in {names} (for good: a file in /etc/sysctl.d)",
+        fix=on_node(
+            c,
+            "give each port a subnet of its own, on every node; or as root on every node "
+            "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, and "
+            f"net.ipv4.conf.IF.rp_filter=2 for IF in {names} (for good: a file in /etc/sysctl.d)",
+        ),
     )
 
 

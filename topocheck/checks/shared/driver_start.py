@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topocheck.checks.registry import Context
-from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, in_guest
+from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest, on_node
 from topocheck.knowledge.kernel_modules import LAST_BEFORE_TURING, needs_open, needs_proprietary, past_last_branch
 from topocheck.model.base import Evidence, Missing, is_digits
 from topocheck.model.kernel_log import Unusable, module_rejected, refusal
@@ -21,7 +21,7 @@ class NotUsed(msgspec.Struct, frozen=True):
     fix: str | None
 
 
-_BRANCH = "on the node, install a release of NVIDIA's driver that supports this GPU ({}), reload the modules or reboot"
+_BRANCH = "install a release of NVIDIA's driver that supports this GPU ({}), reload the modules or reboot"
 _FIXES: dict[Unusable, tuple[Fix, ...]] = {
     Unusable.NEEDS_PROPRIETARY: (
         Fix(
@@ -62,17 +62,12 @@ def refused_use(c: Context, gpu: Gpu) -> NotUsed | None:
 def not_used(c: Context, why: Unusable, branch: str, evidence: tuple[Evidence, ...]) -> NotUsed:
     """Return a reason with its words and its fix."""
     if why is Unusable.LEGACY:
-        return NotUsed(why, f"{why}, {branch}", evidence, _on_node(c, _BRANCH.format(f"branch {branch}")))
+        return NotUsed(why, f"{why}, {branch}", evidence, on_node(c, _BRANCH.format(f"branch {branch}")))
     if why is Unusable.RELEASE:
         title = f"release {branch} of the driver does not support it"
-        return NotUsed(why, title, evidence, _on_node(c, _BRANCH.format("NVIDIA's list of supported products")))
-    return NotUsed(why, str(why), evidence, _on_node(c, first_fitting(c, *_FIXES[why])))
-
-
-def _on_node(c: Context, fix: str | None) -> str | None:
-    if fix is None or not in_container(c) or fix.startswith("on the node"):
-        return fix
-    return f"on the node, outside this container: {fix}"
+        return NotUsed(why, title, evidence, on_node(c, _BRANCH.format("NVIDIA's list of supported products")))
+    fix = first_fitting(c, *_FIXES[why])
+    return NotUsed(why, str(why), evidence, on_node(c, fix) if fix is not None else None)
 
 
 def _by_product(c: Context, gpu: Gpu) -> NotUsed | None:

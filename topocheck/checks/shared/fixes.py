@@ -35,6 +35,11 @@ def first_fitting(c: Context, *fixes: Fix) -> str | None:
     return next((f.text for f in fixes if f.fits(c)), None)
 
 
+def on_node(c: Context, fix: str) -> str:
+    """Return a fix that needs the node itself, said to be done there where this process is in a container."""
+    return f"on the node, outside this container: {fix}" if in_container(c) else fix
+
+
 def never(condition: Condition) -> Condition:
     """Return the opposite of a condition."""
     return lambda c: not condition(c)
