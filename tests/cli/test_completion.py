@@ -116,7 +116,7 @@ def test_values_are_of_parameters_that_are_there() -> None:
 @pytest.mark.parametrize("command", sorted({c for c, n in VALUES if n == "--format"}))
 def test_formats_that_are_completed_are_those_that_are_taken(command: str, topocheck: Topocheck) -> None:
     """The refusal of a wrong one lists them."""
-    argument = {"diff": ["a", "b"], "fleet": ["a"], "lab": ["list"], "network fabric": ["a"], "nccl log": ["a"]}
+    argument = {"diff": ["a", "b"], "fleet": ["a"], "lab": ["record"], "network fabric": ["a"], "nccl log": ["a"]}
     done = topocheck(*command.split(), *argument.get(command, []), "--format", "x")
     assert done.code == 2
     assert done.error.rstrip().endswith("expected one of " + ", ".join(VALUES[command, "--format"]()))

@@ -74,3 +74,11 @@ def test_explain_strategies_names_commands_that_there_are():
             assert words[0] == "topocheck"
             assert words[1] in COMMANDS, command
             assert words[1] != "lab" or words[2] in BY_NAME, command
+
+
+def test_the_list_is_json_where_that_is_asked_for() -> None:
+    ran = run(lab, "list", "--format", "json")
+    listed = json.loads(ran.out)
+    assert {"name": "record", "question": "What does the experiment run on?", "backends": []} in listed
+    refused = run(lab, "list", "--format", "csv")
+    assert (refused.code, "text, json" in refused.error) == (2, True)

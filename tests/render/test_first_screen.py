@@ -84,3 +84,10 @@ def test_ethernet_has_no_words_of_infiniband(tmp_path: Path) -> None:
     text = report_text(_report(write_snapshot(tmp_path / "m.snap", "hgx_h100_cx7")), ["nics"], Style(160))
     assert re.search(r"100 Gb/s +Ethernet", text)
     assert re.search(r"400 Gb/s NDR +InfiniBand", text)
+
+
+def test_one_device_has_no_matrix_and_the_only_numa_node(tmp_path: Path) -> None:
+    """A laptop's GPU reports NUMA node -1 where the machine has node 0 alone."""
+    text = report_text(_report(write_snapshot(tmp_path / "m.snap", "laptop")), None, Style(80))
+    assert "Matrix" not in text
+    assert re.search(r"^  GPU0 .* 15\.8  0 ", text, re.MULTILINE)

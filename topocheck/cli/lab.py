@@ -77,7 +77,9 @@ def lab(
     common.choose(format_, FORMATS, "--format")
     common.deadline(deadline)
     if name == "list":
-        common.emit(render.list_text(LABS, common.style(output, no_color, width)), output)
+        common.choose(format_, ("text", "json"), "lab list --format")
+        text = render.list_json if format_ == "json" else render.list_text
+        common.emit(text(LABS, common.style(output, no_color, width)), output)
         return
     if name not in BY_NAME:
         import difflib

@@ -16,6 +16,9 @@ from topocheck.render.words import plural
 MANY = 4
 """From this many devices on, equal differences are reported in one line."""
 
+_ONLY = "value"
+"""The one field of a setting, a module or a program, which is named by itself."""
+
 FIELDS = {
     "current_width_lanes": "PCIe width",
     "pcie_width_current": "PCIe width",
@@ -50,19 +53,25 @@ FIELDS = {
     "acs_control_word": "ACS control",
     "iommu_group_type": "IOMMU group type",
     "nvlinks": "NVLinks",
+    _ONLY: "",
 }
 """Field of the JSON report -> its name for people; the others are written with blanks."""
 _WIDTHS = frozenset({"current_width_lanes", "pcie_width_current", "max_width_lanes", "pcie_width_max"})
 
 
 def field_name(field: str) -> str:
-    """Return a field of the JSON report in the words of the trade."""
+    """Return a field of the JSON report in the words of the trade; nothing for the one value of a setting."""
     return FIELDS.get(field, field.replace("_", " "))
 
 
 def field_value(field: str, value: str) -> str:
     """Return a value as it is usually written: a width as `x8`."""
     return f"x{value}" if field in _WIDTHS and is_digits(value) else value
+
+
+def named(field: str) -> str:
+    """Return a field's name and a blank; nothing where it has none."""
+    return f"{name} " if (name := field_name(field)) else ""
 
 
 def together(differences: Sequence[Difference]) -> list[Fault]:
@@ -88,8 +97,7 @@ def fault_line(f: Fault, page: Page) -> None:
     d = f.difference
     of = "" if d.share >= 1.0 else f" ({percent(d.share)} of the nodes)"
     text = (
-        f"{d.device}: {field_name(d.field)} {field_value(d.field, d.value)}, expected "
-        f"{field_value(d.field, d.majority)}{of}"
+        f"{d.device}: {named(d.field)}{field_value(d.field, d.value)}, expected {field_value(d.field, d.majority)}{of}"
     )
     if d.value in ("missing", "extra"):
         text = f"{d.device}: {d.value} on this node, unlike {percent(d.share)} of the nodes"
@@ -125,7 +133,7 @@ def not_comparable(differences: Sequence[Difference], mine: str, reference: str,
     sides: dict[str, dict[str, dict[str, None]]] = {}
     for d in differences:
         whole = kind_of(d.slot) in LOOSE_KINDS - {"probe"} or d.field in ("device", kind_of(d.slot))
-        kind, name = kind_of(d.slot), field_name(d.field)
+        kind, name = kind_of(d.slot), field_name(d.field) or d.field
         owner, what = ("", _LISTS.get(kind, d.device)) if whole else (_OF_KIND.get(kind, kind), name)
         if kind == "probe":
             owner, what = "", d.device

@@ -11,7 +11,7 @@ import msgspec
 from topocheck.model.base import State
 from topocheck.model.hostlist import compress_hostlist
 from topocheck.model.version import SCHEMA_VERSION, __version__
-from topocheck.render.differences import fault_line, field_name, field_value, not_comparable, related, together
+from topocheck.render.differences import fault_line, field_name, field_value, named, not_comparable, related, together
 from topocheck.render.fabric import fabric_section, joined_tree
 from topocheck.render.page import Page, Style
 from topocheck.render.quoting import csv_text, json_text, name_text
@@ -267,7 +267,7 @@ def changes_section(changes: Sequence[Change], page: Page, limit: int) -> None:
     for c in changes[:limit]:
         page.text(f"{c.name}" + ("" if c.what == "changed" else f": {c.what}"), style="bold")
         for d in c.differences[:limit]:
-            how = _CAME_OR_WENT.get(d.value, f"{field_name(d.field)} was {d.majority}, is {d.value}")
+            how = _CAME_OR_WENT.get(d.value, f"{named(d.field)}was {d.majority}, is {d.value}")
             page.text(f"{d.section}  {d.device}: {how}", indent=4, hang=2)
         _rest(len(c.differences), limit, page, indent=4)
     _rest(len(changes), limit, page)
@@ -330,7 +330,7 @@ def paint_differences(
             section = d.section
             page.heading(section)
         how = _CAME_OR_WENT.get(d.value) or (
-            f"{field_name(d.field)} {field_value(d.field, d.majority)} -> {field_value(d.field, d.value)}"
+            f"{named(d.field)}{field_value(d.field, d.majority)} -> {field_value(d.field, d.value)}"
         )
         page.text(f"{d.device}: {how}{related(f)}", hang=4)
         if d.source:

@@ -272,3 +272,8 @@ def list_text(labs: Sequence[Lab], style: Style) -> str:
     page.blank()
     page.text("topocheck lab NAME runs one; --ranks, --backend, --sizes, --quick and --format serve all of them.")
     return page.render()
+
+
+def list_json(labs: Sequence[Lab], style: Style) -> str:
+    """Return all labs as a JSON list; `backends` is empty for one that is calculated. The style has no say."""
+    return json_text([{"name": x.name, "question": x.question, "backends": list(x.backends)} for x in labs])

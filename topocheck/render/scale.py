@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from topocheck.model.measurement import HOOK_NAMES
 from topocheck.model.units import size_text, time_text
-from topocheck.render.page import Page, Style
+from topocheck.render.bw_curves import bar
+from topocheck.render.page import Page, Span, Style
 from topocheck.render.quoting import csv_text, json_text, markdown_item, markdown_row
 from topocheck.render.words import not_measured_lines, plural
 
@@ -103,7 +104,7 @@ def _curve(page: Page, key: tuple[str, str, str], points: list[ScalePoint]) -> N
     ]
     taken = 2 + sum(max(map(len, column)) + 2 for column in zip(head[:-1], *rows, strict=True))
     longest = min(_BAR, max(_SHORTEST_BAR, page.style.width - taken))
-    bars = ["#" * max(1, round(longest * p.rate / most)) for p in points]
+    bars: list[Span] = [(bar(p.rate / most, longest) or "▏", "cyan") for p in points]
     page.table(head, [(*r, b) for r, b in zip(rows, bars, strict=True)], right=frozenset(range(len(head) - 2)))
     if any(p.oversubscribed for p in points):
         page.text("more ranks than cores: they wait for each other's core, so no efficiency is claimed", style="dim")

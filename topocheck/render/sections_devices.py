@@ -103,13 +103,16 @@ def _devices(report: Report, page: Page, most: int | None, *, folded: bool = Fal
     labels = {n.address: n.label for n in topology.nics}
     if most is not None and len(every) > most:
         every.sort(key=lambda d: not marks[d.address][0])
+    numa = report.node.numa.nodes
+    # Firmware of machines with one NUMA node often reports none for devices: there is no other.
+    only_node = str(numa[0].node) if known(numa) and len(numa) == 1 else "?"
     rows: list[Sequence[Span | str]] = []
     for d in every[:most]:
         part, _ = parts[d.address]
         text, style = marks[d.address]
         now, full, rate = _link(part, d.pci is not None)
         near = _nearest(nearest.get(d.address), labels)
-        node = str(d.cpu_node) if known(d.cpu_node) else "?"
+        node = str(d.cpu_node) if known(d.cpu_node) else only_node
         rows.append((d.label, d.address, now, full, rate, node, near, (text, style) if text else OK))
     if folded:
         rows = _folded(rows, set(labels.values()))

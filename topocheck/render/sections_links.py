@@ -50,6 +50,8 @@ def few_pairs(report: Report, page: Page, *, folded: bool = False) -> None:
         page: where it is added.
         folded: NICs that take a block of their own are left out; the nearest of each GPU are among the devices.
     """
+    if len(report.topology.gpus) + len(report.topology.nics) < 2:
+        return  # one device has no pair
     _matrix(report, page, in_short=True, folded=folded)
 
 

@@ -179,7 +179,7 @@ def test_every_rendering_holds_together():
         assert max(map(len, lines)) <= max(width, 80)
         if width >= 80:
             # A bar a row: the two curves have three points and two.
-            assert sum(line.endswith("#") for line in lines) == 3 + 2
+            assert sum(line[-1:] in tuple("▏▎▍▌▋▊▉█") for line in lines) == 3 + 2
     assert json.loads(scale_json(r))["schema_version"] == SCHEMA_VERSION
     lines = list(csv.DictReader(io.StringIO(scale_csv(r))))
     told = {(x["curve"], x["ranks"], x["size_bytes"], x["batch"]) for x in lines}

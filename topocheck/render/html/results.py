@@ -173,7 +173,7 @@ def _difference_row(f: Fault) -> tuple[Span | str, ...]:
     if d.value in ("missing", "extra"):
         values: tuple[Span | str, Span | str] = ("there", "-") if d.value == "missing" else ("-", "there")
         return d.device, "the device" + related(f), *values, (d.source, "dim")
-    name, before, now = field_name(d.field), field_value(d.field, d.majority), field_value(d.field, d.value)
+    name, before, now = field_name(d.field) or d.field, field_value(d.field, d.majority), field_value(d.field, d.value)
     return d.device, name + related(f), before, (now, "bold"), (d.source, "dim")
 
 
