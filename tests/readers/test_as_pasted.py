@@ -288,3 +288,44 @@ def test_a_block_of_lspci_that_ends_within_its_regions() -> None:
     assert "read:/sys/bus/pci/devices/0000:41:00.0/resource" not in read_data("x", text.encode()).answers
     whole = f"{text}\tCapabilities: [60] Express (v2) Endpoint, MSI 00\n"
     assert "read:/sys/bus/pci/devices/0000:41:00.0/resource" in read_data("x", whole.encode()).answers
+
+
+def _block(n: int) -> str:
+    return (
+        f"GPU 00000000:{n + 16:02X}:00.0\n    Product Name                          : NVIDIA H100\n"
+        f"    Minor Number                          : {n}\n"
+    )
+
+
+def test_nvidia_smi_q_without_its_head() -> None:
+    """The driver's minor numbers tell which GPUs these are; a last block that ends before its own is not taken."""
+    text = "        Pending                           : Disabled\n" + "".join(map(_block, (2, 3, 5)))
+    gpus = read("==============NVSMI LOG==============\n" + text).nvml.gpus
+    assert known(gpus)
+    named = [(g.index, g.address) for g in gpus if known(g.address)]
+    assert named == [(2, "0000:12:00.0"), (3, "0000:13:00.0"), (5, "0000:15:00.0")]
+    gpus = read(text + "GPU 00000000:17:00.0\n    Product Name                          : NVIDIA H1").nvml.gpus
+    assert known(gpus)
+    assert [(g.index, g.address) for g in gpus if known(g.address)] == named
+
+
+def test_a_uuid_that_a_text_ends_within() -> None:
+    uuid = "GPU-00000000-0000-0000-0000-000000000000"
+    text = f"==============NVSMI LOG==============\nAttached GPUs : 1\nGPU 00000000:01:00.0\n    GPU UUID  : {uuid}"
+    whole, cut = (read(t).nvml.gpus for t in (text, text[:-4]))
+    assert known(whole)
+    assert known(cut)
+    assert whole[0].uuid == uuid
+    assert not known(cut[0].uuid)
+
+
+@pytest.mark.parametrize("word", ["Infi", "Ethern", "InfiniBand; rm"])
+def test_words_that_the_kernel_does_not_have(word: str) -> None:
+    texts = (
+        f"CA 'm'\n\tCA type: MT4129\n\tPort 1:\n\t\tLink layer: {word}\n",
+        f"Infiniband device 'm' port 1 status:\n\tstate:\t\t 4: ACTIV\n\tlink_layer:\t {word}\n",
+        f"hca_id:\tm\n\ttransport:\tInfiniBand (0)\n\tphys_port_cnt:\t1\n\t\tport:\t1\n\t\t\tlink_layer:\t{word}\n",
+    )
+    for text in texts:
+        answers = read_data("x", text.encode()).answers
+        assert not [q for q in answers if q.endswith(("link_layer", "/state"))]

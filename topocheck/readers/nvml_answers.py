@@ -37,6 +37,11 @@ def _text(value: str) -> Answer:
     return value
 
 
+def _uuid(value: str) -> Answer:
+    """Return a UUID; None for one that a cut text ends within. Drivers before 260 print other forms."""
+    return value if not value.startswith("GPU-") or re.fullmatch(r"GPU-[0-9A-Fa-f\-]{36}", value) else None
+
+
 def _integer(value: str) -> Answer:
     m = re.fullmatch(r"(0x[0-9a-fA-F]{1,16}|[0-9]{1,18})(?:x|\s*(?:C|%|MHz))?", value)
     return None if m is None else int(m[1], 16) if m[1].startswith("0x") else int(m[1])
@@ -65,7 +70,7 @@ def _performance(value: str) -> Answer:
 
 
 WANTED: dict[str, tuple[tuple[str | int, ...], Callable[[str], Answer]]] = {
-    "uuid": (("DeviceGetUUID",), _text),
+    "uuid": (("DeviceGetUUID",), _uuid),
     "name": (("DeviceGetName",), _text),
     "minor": (("DeviceGetMinorNumber",), _integer),
     "serial": (("DeviceGetSerial",), _text),

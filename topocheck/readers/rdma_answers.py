@@ -39,6 +39,12 @@ def physical(found: Answers, line: int, device: str, number: int, word: str) -> 
         port(found, line, device, number, "phys_state", kernel)
 
 
+def layer(found: Answers, line: int, device: str, number: int, word: str) -> None:
+    """Take down the link layer of a port; a word that the kernel does not have is left out."""
+    if word in ("InfiniBand", "Ethernet", "Unspecified", "Unknown"):
+        port(found, line, device, number, "link_layer", word)
+
+
 def rate(found: Answers, line: int, device: str, number: int, gbit_s: float) -> None:
     """Take down the rate of a port in Gb/s."""
     port(found, line, device, number, "rate", f"{gbit_s:g} Gb/sec")

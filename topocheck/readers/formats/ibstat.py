@@ -64,7 +64,7 @@ def _port(found: Answers, at: int, device: str, number: int, name: str, value: s
     elif name in ("Base lid", "SM lid") and re.fullmatch(r"[0-9]{1,5}", value) and int(value) < 1 << 16:
         rdma.port(found, at, device, number, "lid" if name == "Base lid" else "sm_lid", f"0x{int(value):x}")
     elif name == "Link layer":
-        rdma.port(found, at, device, number, "link_layer", value)
+        rdma.layer(found, at, device, number, value)
 
 
 READER = Reader(name="ibstat", tells="RDMA devices and ports", recognise=recognise, read=read)

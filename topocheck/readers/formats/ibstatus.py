@@ -44,7 +44,9 @@ def _value(found: Answers, at: int, device: str, number: int, name: str, value: 
             rdma.port(found, at, device, number, "lid" if name == "base lid" else "sm_lid", value)
     elif name in ("state", "phys state"):
         if _NUMBERED.fullmatch(value):
-            rdma.port(found, at, device, number, name.replace(" ", "_"), value)
+            (rdma.state if name == "state" else rdma.physical)(found, at, device, number, value[3:])
+    elif name == "link_layer":
+        rdma.layer(found, at, device, number, value)
     else:
         rdma.port(found, at, device, number, name, value)
 

@@ -11,6 +11,8 @@ _ID = re.compile(r"hca_id:\s*([\w.\-]{1,64})\s*$")
 _LINE = re.compile(r"\s*([a-z_]{2,30}):\s*(.*?)\s*$")
 _PORT = re.compile(r"\s*port:\s*([0-9]{1,3})\s*$")
 _GID = re.compile(r"\s*(?:\*\*)?GID\[\s*([0-9]{1,3})\]:\s*([0-9a-f:.]{2,45})(?:,\s*(RoCE v[12]|IB/RoCE v1|IB))?\b")
+_FULL_GID = 39
+"""Characters of a GID in full; one in short form is followed by its type, or the line is cut."""
 _OF_A_PORT = re.compile(r"\s*(?:max_mtu|active_mtu|port_lid|link_layer|phys_state|gid_tbl_len):\s")
 _MELLANOX = "0x02c9"
 _LANES = {"1": 1, "2": 2, "4": 4, "8": 8, "12": 12}
@@ -42,7 +44,12 @@ def read(text: str) -> Answers:
         elif m := _PORT.match(line):
             number = int(m[1])
         elif m := _GID.match(line):
-            if number and int(m[1]) < rdma.MAX_GIDS and (gid := rdma.gid_text(m[2])):
+            if (
+                number
+                and int(m[1]) < rdma.MAX_GIDS
+                and (m[3] or len(m[2]) == _FULL_GID)
+                and (gid := rdma.gid_text(m[2]))
+            ):
                 rdma.gid(found, at, device, number, int(m[1]), gid, m[3] or "")
                 gids.setdefault((device, number), []).append(int(m[1]))
         elif m := _LINE.match(line):
@@ -75,7 +82,7 @@ def _port(found: Answers, at: int, device: str, number: int, name: str, value: s
     elif name in ("port_lid", "sm_lid") and re.fullmatch(r"[0-9]{1,5}", value) and int(value) < 1 << 16:
         rdma.port(found, at, device, number, "lid" if name == "port_lid" else "sm_lid", f"0x{int(value):x}")
     elif name == "link_layer":
-        rdma.port(found, at, device, number, "link_layer", value)
+        rdma.layer(found, at, device, number, value)
     elif name == "active_speed" and (m := re.match(r"([0-9.]{1,6}) Gbps", value)):
         width = re.match(r"([0-9]{1,2})X", values.get("active_width", ""))
         if width and width[1] in _LANES and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,2})?", m[1]):

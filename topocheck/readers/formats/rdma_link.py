@@ -11,7 +11,7 @@ from topocheck.readers.base import Answers, Reader, numbered
 _NAME = r"([\w.\-]{1,64})"
 _LINK = re.compile(rf"(?:[0-9]+: )?link {_NAME}/([0-9]{{1,3}}) (.*)")
 _IBDEV = re.compile(
-    rf"(?:([0-9a-f]{{4,8}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}\.[0-7])\s+)?{_NAME}\s+(?:\(.*?\)\s+)?(?:.*\s)?"
+    rf"(?:([0-9a-f]{{4,8}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}\.[0-7])\s+{_NAME}\s+(?:\(.*?\)\s+)?(?:.*\s)?|{_NAME}\s+)"
     rf"port\s+([0-9]{{1,3}})\s+(?:\(\s*(\w+)\s*\)\s+)?==>\s+{_NAME}\s+\((Up|Down)\)"
 )
 
@@ -39,9 +39,9 @@ def read(text: str) -> Answers:
             rdma.physical(found, at, device, number, said.get("physical_state", ""))
             netdev = said.get("netdev", "")
         elif m := _IBDEV.match(line.strip()):
-            device, number, netdev = m[2], int(m[3]), m[5]
-            if m[4]:
-                rdma.state(found, at, device, number, m[4])
+            device, number, netdev = m[2] or m[3], int(m[4]), m[6]
+            if m[5]:
+                rdma.state(found, at, device, number, m[5])
             if m[1] and (address := normalize_address(m[1])):
                 rdma.address(found, at, device, address)
         else:

@@ -108,12 +108,17 @@ def _system(found: Answers, system: dict[str, Value]) -> None:
 def _gpus(found: Answers, blocks: list[tuple[str, int, dict[str, Value]]], system: dict[str, Value]) -> None:
     """Take down the GPUs in their order, which is NVML's.
 
-    Where fewer are shown than are attached (`-i`, a text cut short), NVML's index of each is its minor number, as the
-    driver counts both in the order of the bus; the others are distinguished by nothing.
+    Where fewer are shown than are attached (`-i`, a text cut at either end), NVML's index of each is its minor number,
+    as the driver counts both in the order of the bus; the others are distinguished by nothing. A text without its head
+    does not say how many are attached: at least as many as the largest minor number tells.
     """
     text, line = system.get("attached gpus", ("", blocks[0][1] if blocks else 1))
     attached = int(text) if is_digits(text) and len(text) < 5 else len(blocks)
+    told = is_digits(text)
     minors = [int(t) if is_digits(t := b[2].get("minor", ("", 0))[0]) and len(t) < 5 else -1 for b in blocks]
+    if not told and len(minors) > 1 and minors[-1] < 0 <= min(minors[:-1]) and minors[0] > 0:
+        blocks, minors = blocks[:-1], minors[:-1]  # cut at both ends: the index of the last is not known
+    attached = attached if told else max(len(blocks), *(m + 1 for m in minors), 0)
     whole = len(blocks) >= attached or len(set(minors)) < len(minors) or not all(0 <= m < attached for m in minors)
     for order, (bus_id, at, values) in enumerate(blocks):
         index = order if whole else minors[order]
@@ -128,6 +133,8 @@ def _gpus(found: Answers, blocks: list[tuple[str, int, dict[str, Value]]], syste
         nvml_answers.gpu(found, index, values)
     if blocks or is_digits(text):  # `-q -u` names no GPUs
         found.put(line, max(attached, len(blocks)), "nvml", "DeviceGetCount")
+        if not told:
+            found.soft.add("nvml:DeviceGetCount")
 
 
 READER = Reader(
