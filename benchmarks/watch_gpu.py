@@ -11,7 +11,7 @@ with the engine of `topocheck bw`, which counts every byte, and multiplies matri
 - CPU time of the sampler at 1 Hz with no GPU, one, two, ... all: the fixed part and the part of each GPU.
 
 Reads only, apart from the copies; needs no root. Exits 1 where NVLink differs by more than 5 %, clocks or reasons
-do not agree, or the cost of a node of eight GPUs is above 1 % of a core. Less than 90 seconds.
+do not agree, or the cost of a node of eight GPUs is above 1 % of a core. Less than three minutes.
 """
 
 from __future__ import annotations
@@ -166,12 +166,12 @@ def cpu_s(root: int) -> float:
 
 SAMPLER = """
 import sys, msgspec
-from topocheck.cli import common
+from topocheck.cli import common, sampling
 from topocheck.monitor.plan import plan_of
 from topocheck.monitor.sampler import Sampler
 from topocheck.pipeline import build_report
 report = build_report(common.open_host(None), None, ())
-plan = plan_of(report.topology, report.node, 10)
+plan = plan_of(report.topology, report.node, round(sampling.FULL_S))
 count = int(sys.argv[1])
 plan = msgspec.structs.replace(plan, gpus=plan.gpus[:count])
 if not (plan.gpus or plan.functions or plan.ports):
@@ -230,6 +230,8 @@ def main() -> int:
         print(json.dumps(done))
         return 0
     sys.path.insert(0, str(ROOT))
+    from topocheck.cli import sampling
+
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "watch.jsonl"
@@ -265,9 +267,9 @@ def main() -> int:
         rows.append(compared(samples, loads["p2p"], addresses[-1], "nvlink_rx_kib", 1024))
     agreed = clocks_agree(samples, peers)
     counts = sorted({0, 1, len(addresses)})
-    # A period of ten samples has one full sample. Side by side: they use one CPU each, for milliseconds.
+    # Two periods, with one full sample each. Side by side: they use one CPU each, for milliseconds.
     with ThreadPoolExecutor(len(counts)) as pool:
-        costs = dict(zip(counts, pool.map(lambda n: cost(n, 10.0), counts), strict=True))
+        costs = dict(zip(counts, pool.map(lambda n: cost(n, 2 * sampling.FULL_S), counts), strict=True))
     bad = report(header, samples, loads, rows, agreed, costs, peers, said, size)
     print(f"{time.monotonic() - started:.0f} s in all")
     if args.out is not None:
