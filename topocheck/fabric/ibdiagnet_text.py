@@ -21,7 +21,7 @@ import msgspec
 from topocheck.fabric.build import Builder, Side, lines
 from topocheck.fabric.ibdiagnet import MTUS
 from topocheck.fabric.ibnetdiscover import named
-from topocheck.model.base import Evidence
+from topocheck.model.base import Evidence, small_number
 from topocheck.model.fabric import DeviceKind, DownPort, End, Fabric, FabricDevice, Protocol
 
 _DEVICE = (
@@ -120,7 +120,7 @@ def _add_port(builder: Builder, switch: _Switch, line: str, source: str, ports: 
     width, code = re.match(r"([0-9]{1,2})x", row.get("width", "")), row.get("mtu", "")
     builder.add_side(
         Side(here=here, there=End(guid[1].lower().zfill(16), row["port"]), width=int(width[1]) if width else None,
-             speed=_LANES.get(row.get("lane", ""), ""), mtu=MTUS.get(int(code)) if code.isdecimal() else None,
+             speed=_LANES.get(row.get("lane", ""), ""), mtu=MTUS.get(small_number(code) or 0),
              state=state, evidence=evidence)
     )  # fmt: skip
     return True

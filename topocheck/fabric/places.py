@@ -21,6 +21,13 @@ class Together(msgspec.Struct, kw_only=True):
     switches: set[str]
 
 
+class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes on the same leaves, in order, and the ids of these leaves: a rack or pod, as far as cables show it."""
+
+    nodes: tuple[str, ...]
+    leaves: tuple[str, ...]
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes below one leaf, or the same leaves; `leaf` names it, `uplinks` are its links to other switches."""
 
@@ -56,6 +63,16 @@ def places(tiers: Tiers, rail: str = "") -> tuple[Place, ...]:
             )
         )
     return tuple(sorted(out, key=lambda p: natural_key(p.leaf)))
+
+
+def node_groups(tiers: Tiers) -> tuple[NodeGroup, ...]:
+    """Return the groups of nodes on the same leaves, in order of their first nodes; odd cables make none."""
+    on = {node: frozenset(a.leaf.device for a in rails.values()) for node, rails in tiers.nodes.items()}
+    groups = [
+        NodeGroup(nodes=tuple(sorted(t.members, key=natural_key)), leaves=tuple(sorted(t.switches)))
+        for t in together(on)
+    ]
+    return tuple(sorted(groups, key=lambda g: natural_key(g.nodes[0])))
 
 
 def together(of: Mapping[str, frozenset[str]]) -> list[Together]:

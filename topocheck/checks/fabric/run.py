@@ -10,6 +10,7 @@ from topocheck.checks import fabric_checks
 from topocheck.checks.registry import CheckResult, Context, finding_order, not_applicable, run
 from topocheck.fabric.bisection import Bisection, bisection
 from topocheck.fabric.join import Joined, NodeBond, NodePort, join
+from topocheck.fabric.places import NodeGroup, node_groups
 from topocheck.fabric.tiers import Tiers, tiers_of
 from topocheck.gpudirect.types import GpuDirect
 from topocheck.model.base import Evidence, Finding
@@ -30,11 +31,17 @@ class FabricContext(Context, frozen=True, kw_only=True):
 
 
 class FabricResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How the checks of a fabric went, their findings, worst first, and its bisection bandwidth where it is known."""
+    """How the checks of a fabric went, their findings, worst first, and what is worked out of the whole.
+
+    Attributes:
+        bisection: its bisection bandwidth; None where it is not known.
+        groups: nodes on the same leaves.
+    """
 
     results: tuple[CheckResult, ...]
     findings: tuple[Finding, ...]
     bisection: Bisection | None = None
+    groups: tuple[NodeGroup, ...] = ()
 
 
 class JudgedFabric(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,4 +151,5 @@ def judge_fabric(tiers: Tiers, policy: Policy | None = None, joined: Joined | No
         results=tuple(r for r, _ in outcomes),
         findings=tuple(sorted(findings, key=finding_order)),
         bisection=bisection(tiers),
+        groups=node_groups(tiers),
     )
