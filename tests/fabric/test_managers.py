@@ -9,10 +9,11 @@ import pytest
 from tests.fabric.test_formats import shown
 from tests.support import fabric_writers as write
 from tests.support.fabrics import Made, fat_tree, rail_pods, three_tiers
+from topocheck.checks.fabric.run import judge_fabric
 from topocheck.fabric.merge import merge
 from topocheck.fabric.read import parse, parse_all
 from topocheck.fabric.tiers import tiers_of
-from topocheck.model.base import InputError
+from topocheck.model.base import InputError, State
 from topocheck.model.fabric import DeviceKind, End, Fabric
 
 FABRICS = (fat_tree(3, 4, 2, each=2), rail_pods(2, 4, 3, 2), three_tiers(2, 2, 2, 2, 2))
@@ -81,6 +82,10 @@ def test_an_adapter_that_was_moved_between_two_dumps_is_said() -> None:
     assert "leaf-0" in conflict
     assert "dump1 to leaf-1 port 30" in conflict
     assert len(fabric.links) == len(made.links)
+    (found,) = [f for f in judge_fabric(tiers_of(fabric)).findings if f.state is State.WARN]
+    assert found.id == "fabric.dumps-differ"
+    assert "1 ports" not in found.title
+    assert conflict in found.title
 
 
 def test_a_port_that_is_down_in_ufm_s_list() -> None:

@@ -33,10 +33,11 @@ def dumps_differ(context: Context) -> Iterator[Finding]:
     if len(fabric.sources) < 2:
         raise not_applicable("one dump alone")
     if fabric.conflicts:
+        many = "a port leads" if len(fabric.conflicts) == 1 else f"{len(fabric.conflicts)} ports lead"
         yield Finding(
             state=State.WARN,
             subject="fabric",
-            title=f"{len(fabric.conflicts)} ports lead elsewhere by one dump than by another: {fabric.conflicts[0]}",
+            title=f"{many} elsewhere by one dump than by another: {fabric.conflicts[0]}",
             consequence="the first dump counts; what the others say of these ports is left out",
             evidence=tuple(Evidence(", ".join(fabric.sources)[:200], c) for c in fabric.conflicts[:4]),
             rule="a port has one cable",
