@@ -76,8 +76,9 @@ def test_bash(line: list[str], expected: str, environment: dict[str, str]) -> No
 def test_fish(environment: dict[str, str]) -> None:
     require_program("fish")
     script = 'source $SCRIPTS/fish; complete -C "topocheck rep"; complete -C "topocheck nccl predict --wh"'
+    script += '; complete -C "topocheck report --section tr"'
     lines = asked(["fish", "--no-config", "-c", script], environment).splitlines()
-    assert [line.split("\t")[0] for line in lines] == ["report", "--why"]
+    assert [line.split("\t")[0] for line in lines] == ["report", "--why", "tree"]
 
 
 @pytest.mark.service
@@ -91,6 +92,7 @@ def test_zsh(environment: dict[str, str]) -> None:
         setup = 'autoload -Uz compinit; compinit -u; . "$SCRIPTS/zsh"; echo se""t\n'
         until_seen(terminal, setup, "set\r")
         until_seen(terminal, "topocheck nccl predict --wh\t", "--why")
+        until_seen(terminal, "\x15topocheck explain pcie.link-w\t", "pcie.link-width")
     finally:
         os.close(terminal)
         os.waitpid(pid, 0)

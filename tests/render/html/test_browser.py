@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import require_program
 from tests.machines.builder import machine
 from tests.support.hostile import NAMES, PIECES, call, hostile_recording
+from tests.support.printed import printed
 from tests.support.waiting import PATIENCE_S
 from topocheck.pipeline import build_report
 from topocheck.render.html.report import report_html
@@ -131,3 +132,29 @@ def test_names_chosen_by_an_attacker_run_nothing(tmp_path: Path) -> None:
     assert console == []
     assert (said["made"], said["on"]) == (0, 0)
     assert said["wide"] <= 375
+
+
+_PAGES = {
+    "fleet": "fleet docs/examples/fleet",
+    "diff": "diff docs/examples/fleet/node1.snap docs/examples/fleet/node3.snap",
+    "bw": "bw --from docs/measurements/2026-11-28-h100x2/bw_standard.json",
+    "watch": "watch --from docs/examples/watch.jsonl.gz",
+    "predict": "nccl predict --from docs/examples/half_width.snap",
+}
+
+
+@pytest.mark.parametrize("name", _PAGES)
+def test_every_page_fits_a_telephone(name: str, tmp_path: Path) -> None:
+    """Tables and charts scroll in themselves; no word of a table is broken, and a chart's text stays legible (8 px)."""
+    said, console = browse(
+        tmp_path,
+        printed(f"{_PAGES[name]} --format html"),
+        360,
+        "return { wide: page.documentElement.scrollWidth, "
+        "small: all('.charts svg text, .timeline text').filter(seen)"
+        ".map((e) => e.getBoundingClientRect().height).filter((h) => h > 0 && h < 8).length, "
+        "broken: all('td:not(:has(code, .dim))').filter((e) => e.scrollWidth > e.clientWidth + 1).length };",
+    )
+    assert console == []
+    assert said["wide"] <= 360
+    assert (said["small"], said["broken"]) == (0, 0)
