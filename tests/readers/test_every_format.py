@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import topocheck
 from tests.machines.builder import cached, names
 from tests.readers import texts, texts_network, texts_system
 from tests.readers.facts import read, wrong
 from topocheck.host.base import Host, RecordedBackend
-from topocheck.model.base import Missing, known
+from topocheck.model.base import InputError, Missing, known
 from topocheck.model.node import Node
 from topocheck.pipeline import build_report, read_node
 from topocheck.readers.files import read_data, read_files
@@ -143,6 +145,25 @@ def test_what_is_written_out_is_read_back(name: str, machine: str) -> None:
         assert wrong(getattr(got, area), getattr(want, area), area, leave_out) == []
     assert got.made_from is not None
     assert got.made_from.places, text[:300]
+
+
+WITH_TEXT = {name: (write(node_of("hgx_h100_cx7")), areas, rounded) for name, (write, areas, rounded, fits)
+             in FORMATS.items() if fits(node_of("hgx_h100_cx7"))}  # fmt: skip
+
+
+@given(st.sampled_from(sorted(WITH_TEXT)), st.integers(0, 1 << 16), st.integers(0, 1 << 16))
+def test_a_text_that_is_cut_at_lines_says_nothing_wrong(name: str, start: int, end: int) -> None:
+    """Its head or its tail is lost, or both: fewer facts, none other."""
+    text, areas, rounded = WITH_TEXT[name]
+    lines = text.split("\n")
+    first, last = start % (len(lines) // 3 + 1), len(lines) - end % (len(lines) // 3 + 1)
+    try:
+        got = read("\n".join(lines[first:last]) + "\n")
+    except InputError:
+        return  # nothing that is left of it is known by itself
+    leave_out = (*rounded, "topo_file", "files", "error", "nvml_version", "memory_max_bytes")
+    want = node_of("hgx_h100_cx7")
+    assert [x for area in areas for x in wrong(getattr(got, area), getattr(want, area), area, leave_out)] == []
 
 
 def test_every_format_is_tried_on_some_machine() -> None:

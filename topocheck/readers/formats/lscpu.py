@@ -67,7 +67,9 @@ def read(text: str) -> Answers:
 
 
 def _cpuinfo(found: Answers, told: dict[str, tuple[str, int]], line: int) -> None:
-    """Give the first processor's block, as far as lscpu has it."""
+    """Give the first processor's block, as far as lscpu has it; nothing where the text ends within it."""
+    if next(reversed(told), "") in dict(_X86):
+        return
     rows = ["processor\t: 0"]
     rows += [f"{kernel}\t: {told[name][0]}" for name, kernel in _X86 if name in told]
     named = told.get("Hypervisor vendor")
