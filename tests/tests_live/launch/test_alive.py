@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -112,3 +113,16 @@ def test_calls_are_given_up_after_the_deadline_within_bounds() -> None:
             ranks[0].life.limit_s = deadline
             assert call_limit_s(ranks[0], 80) == limit
     assert call_limit_s(None, 80) == 80
+
+
+def test_an_interrupt_names_who_ended_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """torchrun ends all ranks with SIGTERM once one is gone; those that it ends leave with a goodbye."""
+    with meeting(3) as ranks:
+        for r in ranks:
+            alive.watch(r, 60)
+        ranks[1]._connection.close()
+        ranks[2].close()
+        until(lambda: not ranks[0]._place.others(), "both have left")
+        with contextlib.suppress(KeyboardInterrupt), ranks[0]:
+            raise KeyboardInterrupt
+        assert capsys.readouterr().err == f"topocheck: rank 1 on node {ranks[1].node} ended while the others worked\n"

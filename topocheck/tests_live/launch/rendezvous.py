@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import sys
@@ -20,7 +21,7 @@ from topocheck.tests_live.launch.address import is_loopback, listen, resolve
 from topocheck.tests_live.launch.connection import Connection, Ticket, find
 from topocheck.tests_live.launch.frames import derived
 from topocheck.tests_live.launch.place import Place
-from topocheck.tests_live.launch.pulse import Life
+from topocheck.tests_live.launch.pulse import Life, lost_texts
 from topocheck.tests_live.launch.refusals import Side
 from topocheck.tests_live.launch.secret import HOW, find_secret, shared
 from topocheck.tests_live.launch.words import plain, ranks_text
@@ -236,6 +237,10 @@ class Rendezvous:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if kind is not None and issubclass(kind, Exception) and self.world.rank == 0:
             self.agree(2, 0.0)
+        if kind is KeyboardInterrupt:
+            # A launcher ends all ranks where one is gone: it may not say on which node that was.
+            for text in dict.fromkeys(lost_texts(self.lost_ranks(math.inf), self.names).values()):
+                print(f"topocheck: {text}", file=sys.stderr)
         self.close(LEAVE_S if kind is None else 1.0)
 
 
