@@ -59,8 +59,10 @@ ROWS = [
     Row(id="pcie.emulated-switch", machine="gb10", applies=False),
     Row(id="pcie.nic-slot-too-slow", machine=HGX, change={"patch": {"above mlx5_0": {"max": "4x16"}}}, state=W,
         subject="0000:19:00.0 mlx5_0", says=("400 Gb/s", "252 Gb/s", "63 %")),
-    Row(id="pcie.nic-slot-too-slow", machine=HGX, change={"patch": {"mlx5_2": {"now": "5x8"}}}, state=W,
-        says=("400 Gb/s", "fix the link first")),
+    Row(id="pcie.nic-slot-too-slow", machine=HGX, change={"patch": {"mlx5_2": {"now": "5x8"}}}),  # link-width has it
+    Row(id="pcie.nic-slot-too-slow", machine=HGX, change={"patch": {"mlx5_2": {"now": "3x16"}}}),  # link-speed has it
+    Row(id="pcie.nic-slot-too-slow", machine=HGX, state=W, says=("252 Gb/s", "gen 4 x16"),  # two causes: slot and lanes
+        change={"patch": {"above mlx5_2": {"max": "4x16"}, "mlx5_2": {"now": "4x8"}}}),
     Row(id="pcie.nic-slot-too-slow", machine="gb10", state=N, says=("200 Gb/s", "126 Gb/s")),
     Row(id="pcie.nic-slot-too-slow", machine=HGX,
         change={"patch": {"above mlx5_0": {"max": "4x16"}, "mlx5_0": {"rate": "200_Gb/sec_(4X_HDR)"}}}),

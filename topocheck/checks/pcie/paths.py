@@ -14,7 +14,7 @@ from topocheck.knowledge.rates import port_data_gbit_s
 from topocheck.model.base import Evidence, Finding, Missing, State, known
 from topocheck.model.net import RdmaPort
 from topocheck.model.pci import PciDevice
-from topocheck.topology.links import generation, is_emulated, maximum
+from topocheck.topology.links import LinkState, generation, is_emulated, maximum
 from topocheck.topology.paths import joined_to_cpu, product_of
 from topocheck.topology.types import Gpu, Hop, HopKind, HostPath, Nic
 
@@ -95,13 +95,13 @@ def nic_slot_too_slow(context: Context) -> Iterator[Finding]:
         The network is bought at one rate and used at another; all-reduce between nodes stops at the slot's.
 
     Fix:
-        Move the NIC to a slot of the generation and width it was made for; where the link is trained below what
-        both ends can do (`pcie.link-width`, `pcie.link-speed`), fix that first.
+        Move the NIC to a slot of the generation and width it was made for.
 
     Does not apply:
-        In a guest, whose ports are not hardware, and to ports that are down. Only noted are a NIC whose own interface
-        is narrower than its port (it was built so), and a narrow link above a switch that joins the NIC to a GPU, as
-        on boards whose NICs hold the switch (ConnectX-8): GPUDirect RDMA does not pass it.
+        In a guest, whose ports are not hardware, and to ports that are down. A link that trained below what both ends
+        can do is judged by what it can do: its fault is `pcie.link-width` or `pcie.link-speed`. Only noted are a NIC
+        whose own interface is narrower than its port (it was built so), and a narrow link above a switch that joins
+        the NIC to a GPU, as on boards whose NICs hold the switch (ConnectX-8): GPUDirect RDMA does not pass it.
     """
     if is_guest(context):
         raise not_applicable("the links of a guest are the hypervisor's")
@@ -111,7 +111,8 @@ def nic_slot_too_slow(context: Context) -> Iterator[Finding]:
     gpus = {g.label: g for g in context.topology.gpus}
     used: dict[str, list[tuple[float, Link]]] = {}
     for link in every:
-        if (rate := _working(link)) is not None:
+        rate = _can_work(link).rate()
+        if known(rate) and not link.idle:
             for label in dict.fromkeys(link.users):
                 used.setdefault(label, []).append((rate, link))
     for nic in context.topology.nics:
@@ -156,9 +157,12 @@ def _data_rate(port: RdmaPort) -> float | None:
         return None
 
 
-def _working(link: Link) -> float | None:
-    rate = link.now.rate()
-    return None if isinstance(rate, Missing) or link.idle else rate
+def _can_work(link: Link) -> LinkState:
+    """Return what a link works at once it is trained: what both ends can do, where both are known."""
+    width, speed = link.width_limit(), link.speed_limit()
+    if not link.both_ends or width is None or speed is None:
+        return link.now
+    return LinkState(speed, width)
 
 
 def _too_slow(nic: Nic, port: RdmaPort, gbit_s: float, narrow: Link, carries: float, every: list[Link]) -> Finding:
@@ -170,15 +174,12 @@ def _too_slow(nic: Nic, port: RdmaPort, gbit_s: float, narrow: Link, carries: fl
         else ""
     )
     built_so = isinstance(own, float) and own * 8 < gbit_s
-    could = [r for r in (narrow.lower_max.rate(), narrow.upper_max.rate()) if isinstance(r, float)]
     fix = "move the NIC to a slot that can do what the card can, if the board has one (switches the node off)"
-    if narrow.both_ends and min(could) * 8 >= gbit_s:
-        fix = "fix the link first: both its ends can do more (pcie.link-width, pcie.link-speed)"
     return Finding(
         state=State.NOTE if built_so else State.WARN,
         subject=named(nic),
         devices=(nic.address,),
-        title=f"port {port.port} runs at {gbit_s:g} Gb/s, its PCIe link ({narrow.now.text()} at "
+        title=f"port {port.port} runs at {gbit_s:g} Gb/s, its PCIe link ({_can_work(narrow).text()} at "
         f"{narrow.lower.address}) carries {carries:.0f} Gb/s{at_most}",
         consequence=f"this NIC reaches at most {100 * carries / gbit_s:.0f} % of its port's rate",
         evidence=port.evidence("rate") + narrow.evidence("speed") + narrow.evidence("width"),
