@@ -81,3 +81,32 @@ def test_the_first_cause(id_: str, text: str) -> None:
 )  # fmt: skip
 def test_lines_of_jobs_that_went_on(text: str) -> None:
     assert read_text(text).failures == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "cause"),
+    [
+        # gloo/transport/tcp/unbound_buffer.cc
+        ("RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for "
+         "recv operation to complete", "collective timeout", "gloo_timeout"),
+        # NVIDIA/nccl issue 1105: torch's store before 2.0
+        ("RuntimeError: Socket Timeout", "process group not formed", "store"),
+        # NVIDIA/nccl issue 1664: a plugin's warning without NCCL's head
+        ("NET/IBP:Got completion from peer 192.0.2.13<36315> with status=12 opcode=32698 len=32696 vendor err 129 (Send)",
+         "remote error", "status12"),
+        # NVSHMEM: src/mem/mem.cpp
+        ("src/mem/mem.cpp:300: non-zero status: 7 nvshmem setup connections failed", "program ended", "nvshmem"),
+        # ray, vLLM and DeepSpeed about a process that died
+        ("The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR", "program ended", "killed"),
+        ("RuntimeError: Engine core initialization failed. See root cause above.", "program ended", "killed"),
+        ("[ERROR] [launch.py:325:sigkill_handler] ['python', 't.py'] exits with return code = -6", "program ended", "killed"),
+        # NVIDIA/nvbandwidth issue 44: no argument of NCCL's
+        ("[CUDA_ERROR_INVALID_VALUE] invalid argument in expression cuMemSetAccess(p, 1, &d, 1)  on n1, rank = 3",
+         "test failed", "nvbandwidth_call"),
+        # vllm issue 21661: the error and the next line of NCCL in one line
+        ("ERROR 11-04 RuntimeError: NCCL error: unhandled cuda error (run with NCCL_DEBUG=INFO for details) n1:213:213 [1] "
+         "NCCL INFO cudaDriverVersion 12080", "unhandled cuda error", "any_cuda"),
+    ],
+)  # fmt: skip
+def test_a_line_of_a_program_that_died(line: str, code: str, cause: str) -> None:
+    assert [(f.code, f.causes[0].id) for f in read_text(line + "\n").failures] == [(code, cause)]

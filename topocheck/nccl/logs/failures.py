@@ -31,7 +31,7 @@ _TIMEOUT = re.compile(
     rb"Rank (\d{1,9})\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w{1,40})"
 )
 """What PyTorch says of a collective that did not end (ProcessGroupNCCL.cpp)."""
-_OF_NCCL = re.compile(rb"CUDA|NVRM|HIP|[Nn][Cc][Cc][Ll]|cuda[A-Z]|Cuda (?:error|failure)")
+_OF_NCCL = re.compile(rb"CUDA|NVRM|HIP|[Nn][Cc][Cc][Ll]|NET/(?:IB|Socket|OFI)|cuda[A-Z]|Cuda (?:error|failure)")
 
 _MAX_TEXT = 300
 _MAX_COMMS = 16

@@ -33,7 +33,8 @@ _FAILS = re.compile(
     rb"|BAD TERMINATION|terminate called|shared object|no kernel image|NODE_FAIL|[Gg]loo|Invalid number of GPUs"
     rb"|watchdog hang|monitoredBarrier|No CUDA GPUs|NVIDIA driver on your system|with CUDA enabled|unable to reliably"
     rb"|lost communication|daemon has unexpectedly|slots available|key verification failed|nvidia-container-cli"
-    rb"|CDI device|device driver \"|retry count exceeded|nvshmem"
+    rb"|CDI device|device driver \"|retry count exceeded|nvshmem|with status=|has died|died unexpectedly"
+    rb"|return code = -?[1-9]|initialization failed|Socket Timeout"
 )
 """Lines of other programs that may tell of a failure."""
 _NEXT_HEAD = re.compile(rb"(?<![^\s:\[\]<>])[^\s:\[\]<>]+:\d+:\d+ \[\d+\] (?:\S+:\d+ (?:\([^)]*\) )?)?$")
@@ -138,6 +139,9 @@ class LogReader(Handlers):
             self._plain(line)
             return
         log.nccl_lines += 1
+        before = _NEXT_HEAD.sub(b"", line[: m.start()])
+        if before and _tells_of_failure(before):  # what a program printed into the same line
+            self._failures.plain(before, log.lines)
         while m is not None:
             # Two processes may write into one line: each mark begins a message of its own.
             following = _MARK.search(line, m.end()) if line.find(b"NCCL ", m.end()) >= 0 else None
