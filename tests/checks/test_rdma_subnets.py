@@ -21,6 +21,7 @@ root 0000:00 node=0
     cx7 rdma=mlx5_1 net=eth3 layer=Ethernet
 """
 ONE = {"eth2": ["10.1.0.5/24"], "eth3": ["10.1.0.6/24"]}
+TCP = {"NCCL_IB_DISABLE": "1"}
 ROUTED = {"eth2": ["10.1.0.5/31"], "eth3": ["10.1.2.6/31"]}
 ONWARD = ["10.0.0.0/8 via 10.1.0.4 dev eth2", "10.0.0.0/8 via 10.1.2.7 dev eth3"]
 
@@ -48,6 +49,18 @@ ROWS = [
         files={"/proc/sys/net/ipv4/conf/all/arp_ignore": {"error": "EACCES"}})),
     Row(id="rdma.same-subnet", machine=HGX, applies=False,
         change={"pci": {"tree": PAIR.replace(" layer=Ethernet", "")}, "addresses": ONE}),  # IPoIB
+    # the same interfaces, used by TCP
+    Row(id="nccl.sockets-share-subnet", machine=HGX, applies=False, change=_pair(addresses=ONE)),  # RDMA is used
+    Row(id="nccl.sockets-share-subnet", machine=HGX, state=N, change=_pair(addresses=ONE, environment=TCP),
+        says=("eth2, eth3", "10.1.0.0/24", "arp_ignore 0", "rate of one", "NCCL_SOCKET_IFNAME='=eth2'")),
+    Row(id="nccl.sockets-share-subnet", machine=HGX, state=W, says=("rp_filter 1", "time out"),
+        change=_pair(addresses=ONE, environment=TCP, network={"arp_ignore": 1, "arp_announce": 2, "rp_filter": 1})),
+    Row(id="nccl.sockets-share-subnet", machine=HGX,
+        change=_pair(addresses=ONE, environment=TCP, network={"arp_ignore": 1, "arp_announce": 2})),
+    Row(id="nccl.sockets-share-subnet", machine=HGX,
+        change=_pair(addresses=ONE, environment={**TCP, "NCCL_SOCKET_IFNAME": "=eth2"})),
+    Row(id="nccl.sockets-share-subnet", machine=HGX,
+        change=_pair(addresses={**ONE, "eth3": ["10.2.0.6/24"]}, environment=TCP)),
     # routed fabrics
     Row(id="rdma.no-route", machine=HGX, change=_pair(), applies=False),
     Row(id="rdma.no-route", machine=HGX, change=_pair(addresses=ROUTED), state=W, subject="node",

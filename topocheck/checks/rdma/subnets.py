@@ -9,9 +9,10 @@ from topocheck.checks.registry import Context, check, not_applicable, once
 from topocheck.checks.shared.common import listed
 from topocheck.checks.shared.fixes import on_node
 from topocheck.checks.shared.settings import active_nics, no_active_nic
+from topocheck.checks.shared.subnets import RULE, address_of, addresses_of, shared
 from topocheck.checks.sources import Needs
 from topocheck.model.base import Evidence, Finding, Missing, State, known
-from topocheck.model.net import InterfaceFilters, NetInterface, ipv4_networks
+from topocheck.model.net import NetInterface
 from topocheck.topology.types import Nic
 
 Port = tuple[Nic, NetInterface, ipaddress.IPv4Interface]
@@ -27,7 +28,7 @@ def _ports(c: Context) -> tuple[Port, ...]:
     for n in active_nics(c):
         layers = {p.link_layer for p in (n.rdma.ports if n.rdma is not None else ()) if p.state == "ACTIVE"}
         if "Ethernet" in layers:
-            out += [(n, i, a) for i in n.interfaces for a in ipv4_networks(i) if not a.ip.is_link_local]
+            out += [(n, i, a) for i, a in addresses_of(n.interfaces)]
     return tuple(out)
 
 
@@ -38,10 +39,6 @@ def _judged(c: Context) -> tuple[Port, ...]:
     if not found:
         raise not_applicable("no active RoCE port with an IPv4 address and a netmask that are known")
     return found
-
-
-def _address(i: NetInterface, a: ipaddress.IPv4Interface) -> Evidence:
-    return Evidence(f"address of {i.name}", str(a))
 
 
 @check(
@@ -75,60 +72,17 @@ def same_subnet(c: Context) -> Iterator[Finding]:
     Does not apply:
         To InfiniBand, to ports in subnets of their own, and where ARP is set up for it already.
     """
-    subnets: dict[ipaddress.IPv4Network, list[Port]] = {}
-    for port in _judged(c):
-        if port[2].network.prefixlen < 32:
-            subnets.setdefault(port[2].network, []).append(port)
-    filters = {f.name: f for f in c.node.net.filters}
-    for network, members in subnets.items():
-        names = list(dict.fromkeys(i.name for _, i, _ in members))
-        if len(names) > 1:
-            yield from _shared(c, str(network), members, [filters[n] for n in names if n in filters])
-
-
-def _least(values: list[int | Missing]) -> int | None:
-    """Return the least value of a setting among some interfaces; None where one is not known."""
-    found = [v for v in values if known(v)]
-    return None if len(found) < len(values) else min(found, default=None)
-
-
-def _shared(c: Context, network: str, members: list[Port], filters: list[InterfaceFilters]) -> Iterator[Finding]:
-    ignore, announce = _least([f.arp_ignore for f in filters]), _least([f.arp_announce for f in filters])
-    per_route = _least([f.arp_filter for f in filters])
-    strict = any(f.rp_filter == 1 for f in filters)
-    tables = c.node.net.other_tables
-    if ignore is None or announce is None or not filters:
-        state, what = State.UNKNOWN, "whether ARP is set up for that cannot be read"
-    elif strict and tables is not True:
-        state, what = State.WARN, "the kernel drops what comes in at all but the first of them (rp_filter 1)"
-    elif (ignore and announce) or (per_route and tables is True):
-        return
-    else:
-        state = State.NOTE if tables is True else State.WARN
-        what = "each answers ARP for the others' addresses (arp_ignore 0)"
-        if ignore:
-            what = "each asks in the others' names (arp_announce 0)"
-    names = listed(dict.fromkeys(i.name for _, i, _ in members))
-    raw = ("rp_filter", "arp_ignore", "arp_announce", "../all/rp_filter", "../all/arp_ignore", "../all/arp_announce")
-    yield Finding(
-        state=state,
-        subject="node",
-        title=f"{names} are in one subnet ({network}), and {what}",
-        consequence="packets for one port arrive at another: RoCE connections time out (work completion with status "
-        "12), or all traffic shares one port",
-        evidence=(
-            *(_address(i, a) for _, i, a in members[:4]),
-            *(e for f in filters[:1] for e in f.evidence(*raw)),
-            *((Evidence("/proc/net/fib_trie", "tables besides the main one"),) if tables is True else ()),
-        ),
-        rule="a subnet for each port; or arp_ignore 1 and arp_announce 1 or 2, without rp_filter 1",
-        fix=on_node(
-            c,
-            "give each port a subnet of its own, on every node; or as root on every node "
-            "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, and "
-            f"net.ipv4.conf.IF.rp_filter=2 for IF in {names} (for good: a file in /etc/sysctl.d)",
-        ),
-    )
+    for found in shared(c, [(i, a) for _, i, a in _judged(c)]):
+        yield Finding(
+            state=found.state,
+            subject="node",
+            title=found.title,
+            consequence="packets for one port arrive at another: RoCE connections time out (work completion with "
+            "status 12), or all traffic shares one port",
+            evidence=found.evidence,
+            rule=RULE,
+            fix=on_node(c, found.fix),
+        )
 
 
 @check(
@@ -185,7 +139,7 @@ def no_route(c: Context) -> Iterator[Finding]:
         title=f"no route to other nodes leaves by {names}, whose subnet holds only the port and its switch",
         consequence=f"packets of these ports for other nodes {leaves}: RoCE connections fail or time out",
         evidence=(
-            *(_address(i, a) for _, i, a in without[:4]),
+            *(address_of(i, a) for _, i, a in without[:4]),
             Evidence("/proc/net/route", listed((f"{r.destination} dev {r.interface}" for r in net.routes), 4)),
         ),
         rule="a port alone with its switch needs a route by a gateway",

@@ -123,7 +123,9 @@ def ring_inside(view: HostView) -> tuple[float, str]:
         return 0.0, "a single GPU"
     pairs = [(i, j) for i in range(n) for j in range(n) if i != j]
     if all(versions.rank(view.path("GPU", i, "GPU", j).type) <= versions.rank("NVB") for i, j in pairs):
-        widths = [(_nvlink_width(view, i), i) for i in range(n)]
+        # Up to 2.25 NCCL also takes C2C for NVLink, by which a ring may run through the CPU.
+        cpu = [sum(x.gb_s for x in g.links if (x.kind, x.to.kind) == ("NVL", "CPU")) for g in view.graph.nodes["GPU"]]
+        widths = [(_nvlink_width(view, i) + cpu[i], i) for i in range(n)]
         gb_s, gpu = min(widths)
         return gb_s, f"all NVLinks of {view.graph.gpus[gpu].address} together, {gb_s:.1f} GB/s"
     if view.graph.nodes["GPU"] and any(_peers(view, i) for i in range(n)):
