@@ -22,6 +22,8 @@ from topocheck.fabric.join import NodePort
 from topocheck.fabric.read import parse
 from topocheck.model.base import State
 from topocheck.model.fabric import Protocol
+from topocheck.render.fabric import fabric_section, joined_tree
+from topocheck.render.page import Page, Style
 
 
 def guid(made: Made, name: str) -> str:
@@ -183,3 +185,19 @@ def test_a_dump_that_cannot_be_read_is_refused(folder: Path) -> None:
     ran = run(fleet, *sorted(folder.glob("*.json")), "--fabric", folder / "bad")
     assert ran.code == 2
     assert "not a dump of a fabric" in ran.error
+
+
+def test_nvlink_domains_are_shown_with_the_leaves_of_their_nodes() -> None:
+    made = rail_pods(2, 4, 2, 2)
+    domains = {f"gpu{i:04d}": f"rack-{'a' if i < 4 else 'b'}.1" for i in range(8)}
+    judged = judge_joined(parse(made.text().encode(), "dump"), recorded(made), domains=domains)
+    tree = joined_tree(judged)
+    assert tree is not None
+    first, second = tree["joined"]["nvlink_domains"]
+    assert first == {
+        "domain": "rack-a.1", "nodes": [f"gpu{i:04d}" for i in range(4)], "leaves": ["leaf-0-0", "leaf-0-1"]
+    }  # fmt: skip
+    assert second["leaves"] == ["leaf-1-0", "leaf-1-1"]
+    page = Page(Style(width=100))
+    fabric_section(judged, page, limit=8)
+    assert "rack-b.1       gpu[0004-0007]  leaf-1-0, leaf-1-1" in page.render()

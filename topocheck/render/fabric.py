@@ -155,6 +155,11 @@ def fabric_section(judged: JudgedFabric, page: Page, *, limit: int) -> None:
     add_findings(bad[:limit], page)
     if len(bad) > limit:
         page.text(f"and {plural(len(bad) - limit, 'more finding')} (--all)", style="dim")
+    domains = _domains(judged)
+    if domains:
+        shown = [(d, compress_hostlist(n), ", ".join(map(tiers.label, leaves)) or "-") for d, n, leaves in domains]
+        page.table(("NVLink domain", "nodes", "on leaves"), shown[:limit])
+        page.blank()
     on: dict[tuple[str, str], list[str]] = {}
     for a in tiers.attachments:
         if a.node:
@@ -167,6 +172,23 @@ def fabric_section(judged: JudgedFabric, page: Page, *, limit: int) -> None:
         page.text(f"and {plural(len(rows) - limit, 'more row')} (--all)", style="dim")
 
 
+def _domains(judged: JudgedFabric) -> list[tuple[str, list[str], list[str]]]:
+    """Return the NVLink domains of recorded nodes, (domain, nodes, ids of the leaves that these are on)."""
+    if judged.joined is None:
+        return []
+    members: dict[str, list[str]] = {}
+    for node, domain in judged.joined.domains.items():
+        members.setdefault(domain, []).append(node)
+    on: dict[str, set[str]] = {}
+    for a in judged.tiers.attachments:
+        on.setdefault(a.node, set()).add(a.leaf.device)
+    label = judged.tiers.label
+    return [
+        (d, sorted(nodes, key=natural_key), sorted(set().union(*(on.get(n, set()) for n in nodes)), key=label))
+        for d, nodes in sorted(members.items())
+    ]
+
+
 def fabric_json(tiers: Tiers, result: FabricResult, version: str) -> str:
     """Return the fabric and its findings as JSON."""
     return json_text({"schema_version": SCHEMA_VERSION, "topocheck_version": version, **fabric_tree(tiers, result)})
@@ -176,12 +198,17 @@ def joined_tree(judged: JudgedFabric | None) -> dict[str, Any] | None:
     """Return a fabric joined with nodes as it stands in JSON; None without one."""
     if judged is None:
         return None
-    tree = fabric_tree(judged.tiers, judged.result)
+    tiers = judged.tiers
+    tree = fabric_tree(tiers, judged.result)
     if (joined := judged.joined) is not None:
         tree["joined"] = {
             "ports": joined.ports,
             "nodes": joined.nodes,
             "without_recording": list(joined.unrecorded),
+            "nvlink_domains": [
+                {"domain": domain, "nodes": nodes, "leaves": [tiers.label(x) for x in leaves]}
+                for domain, nodes, leaves in _domains(judged)
+            ],
             "not_in_dump": [{"node": p.node, "adapter": p.adapter, "port": p.port} for p in joined.missing],
         }
     return tree
