@@ -58,6 +58,53 @@ def variants(collective: str) -> tuple[bool, ...]:
     return (collective in ("all_reduce", "broadcast", "reduce"),)
 
 
+class _Buffers(msgspec.Struct, frozen=True, kw_only=True):
+    """What the buffers of one collective are made of: torch, the group, and how much is whose.
+
+    Attributes:
+        me, ranks: this member's number, and how many there are.
+        part, count: elements of each rank's part where the data is split, and of all.
+        width: bytes of an element.
+    """
+
+    torch: Any
+    group: Any
+    me: int
+    ranks: int
+    part: int
+    count: int
+    width: int
+    dtype: Any
+    device: Any
+
+    @property
+    def members(self) -> list[int]:
+        """Global ranks of the group's members, in its order."""
+        found: list[int] = self.torch.distributed.get_process_group_ranks(self.group)
+        return found
+
+    def empty(self, count: int) -> Any:
+        """Return a buffer of so many elements."""
+        return self.torch.empty(count, dtype=self.dtype, device=self.device)
+
+    def of(self, rank: int, first: int, count: int) -> Any:
+        """Return a rank's values."""
+        return values(self.torch, rank, first, count, self.dtype, self.device)
+
+    def summed(self, first: int, count: int) -> Any:
+        """Return the sums of all ranks' values."""
+        return summed(self.torch, self.ranks, first, count, self.dtype, self.device)
+
+    def part_of(self, buffer: Any, rank: int) -> Any:
+        """Return the part of a buffer that belongs to a rank."""
+        return buffer[rank * self.part : (rank + 1) * self.part]
+
+    def op(self, send: Any, recv: Any, count: int, *, in_place: bool = False, **calls: Callable[[], Any]) -> Op:
+        """Return the collective on these buffers."""
+        size = self.count * self.width
+        return Op(size_bytes=size, in_place=in_place, send=send, recv=recv, count=count, **calls)
+
+
 def make(
     torch: Any,
     collective: str,
@@ -75,119 +122,106 @@ def make(
     Raises:
         ValueError: the size holds no element per rank.
     """
-    dist, dtype = torch.distributed, getattr(torch, dtype_name)
     width = DTYPE_BYTES[dtype_name]
     part, count = elements(collective, size_bytes, ranks, width)
     if part < 1:
         raise ValueError(f"{size_text(size_bytes)} is less than one {dtype_name} for each of {ranks} ranks")
-    ranks_of = torch.distributed.get_process_group_ranks(group)
-
-    def mine(n: int) -> Any:
-        return values(torch, me, 0, n, dtype, device)
-
+    b = _Buffers(
+        torch=torch, group=group, me=me, ranks=ranks, part=part, count=count, width=width,
+        dtype=getattr(torch, dtype_name), device=device,
+    )  # fmt: skip
     if collective in ("all_reduce", "broadcast", "reduce"):
-        buffer = torch.empty(count, dtype=dtype, device=device)
-        root = ranks_of[0]
-
-        def call() -> Any:
-            if collective == "all_reduce":
-                return dist.all_reduce(buffer, group=group)
-            if collective == "broadcast":
-                return dist.broadcast(buffer, src=root, group=group)
-            return dist.reduce(buffer, dst=root, group=group)
-
-        def wrong() -> int:
-            if collective == "reduce" and me != 0:
-                return 0  # what other ranks' buffers hold after a reduce is not defined
-            if collective == "broadcast":
-                want = values(torch, 0, 0, count, dtype, device)
-            else:
-                want = summed(torch, ranks, 0, count, dtype, device)
-            return int((buffer != want).sum())
-
-        return Op(
-            size_bytes=count * width,
-            in_place=True,
-            send=buffer,
-            recv=buffer,
-            count=count,
-            call=call,
-            reset=lambda: buffer.copy_(mine(count)),
-            wrong=wrong,
-        )
+        return _on_one_buffer(b, collective)
     if collective == "all_gather":
-        out = torch.empty(count, dtype=dtype, device=device)
-        own = out[me * part : (me + 1) * part] if in_place else torch.empty(part, dtype=dtype, device=device)
-
-        def reset() -> None:
-            out.fill_(9)
-            own.copy_(mine(part))
-
-        def wrong_gather() -> int:
-            return sum(
-                int((out[r * part : (r + 1) * part] != values(torch, r, 0, part, dtype, device)).sum())
-                for r in range(ranks)
-            )
-
-        return Op(
-            size_bytes=count * width,
-            in_place=in_place,
-            send=own,
-            recv=out,
-            count=part,
-            call=lambda: dist.all_gather_into_tensor(out, own, group=group),
-            reset=reset,
-            wrong=wrong_gather,
-        )
+        return _gather(b, in_place=in_place)
     if collective == "reduce_scatter":
-        given = torch.empty(count, dtype=dtype, device=device)
-        got = given[me * part : (me + 1) * part] if in_place else torch.empty(part, dtype=dtype, device=device)
-        return Op(
-            size_bytes=count * width,
-            in_place=in_place,
-            send=given,
-            recv=got,
-            count=part,
-            call=lambda: dist.reduce_scatter_tensor(got, given, group=group),
-            reset=lambda: given.copy_(mine(count)),
-            wrong=lambda: int((got != summed(torch, ranks, me * part, part, dtype, device)).sum()),
-        )
-    if collective == "all_to_all":
-        sent, got_all = mine(count), torch.empty(count, dtype=dtype, device=device)
+        return _scatter(b, in_place=in_place)
+    return _exchange(b) if collective == "all_to_all" else _ring(b)
 
-        def wrong_all() -> int:
-            return sum(
-                int((got_all[r * part : (r + 1) * part] != values(torch, r, me * part, part, dtype, device)).sum())
-                for r in range(ranks)
-            )
 
-        return Op(
-            size_bytes=count * width,
-            in_place=False,
-            send=sent,
-            recv=got_all,
-            count=part,
-            call=lambda: dist.all_to_all_single(got_all, sent, group=group),
-            reset=lambda: got_all.fill_(9),
-            wrong=wrong_all,
-        )
-    sent, got_ring = mine(count), torch.empty(count, dtype=dtype, device=device)
-    to, from_ = ranks_of[(me + 1) % ranks], ranks_of[(me - 1) % ranks]
+def _on_one_buffer(b: _Buffers, collective: str) -> Op:
+    dist, buffer, root = b.torch.distributed, b.empty(b.count), b.members[0]
 
-    def ring() -> Any:
+    def call() -> Any:
+        if collective == "all_reduce":
+            return dist.all_reduce(buffer, group=b.group)
+        if collective == "broadcast":
+            return dist.broadcast(buffer, src=root, group=b.group)
+        return dist.reduce(buffer, dst=root, group=b.group)
+
+    def wrong() -> int:
+        if collective == "reduce" and b.me != 0:
+            return 0  # what other ranks' buffers hold after a reduce is not defined
+        want = b.of(0, 0, b.count) if collective == "broadcast" else b.summed(0, b.count)
+        return int((buffer != want).sum())
+
+    def reset() -> Any:
+        return buffer.copy_(b.of(b.me, 0, b.count))
+
+    return b.op(buffer, buffer, b.count, in_place=True, call=call, reset=reset, wrong=wrong)
+
+
+def _gather(b: _Buffers, *, in_place: bool) -> Op:
+    out = b.empty(b.count)
+    own = b.part_of(out, b.me) if in_place else b.empty(b.part)
+
+    def reset() -> None:
+        out.fill_(9)
+        own.copy_(b.of(b.me, 0, b.part))
+
+    def wrong() -> int:
+        return sum(int((b.part_of(out, r) != b.of(r, 0, b.part)).sum()) for r in range(b.ranks))
+
+    def call() -> Any:
+        return b.torch.distributed.all_gather_into_tensor(out, own, group=b.group)
+
+    return b.op(own, out, b.part, in_place=in_place, call=call, reset=reset, wrong=wrong)
+
+
+def _scatter(b: _Buffers, *, in_place: bool) -> Op:
+    given = b.empty(b.count)
+    got = b.part_of(given, b.me) if in_place else b.empty(b.part)
+    return b.op(
+        given,
+        got,
+        b.part,
+        in_place=in_place,
+        call=lambda: b.torch.distributed.reduce_scatter_tensor(got, given, group=b.group),
+        reset=lambda: given.copy_(b.of(b.me, 0, b.count)),
+        wrong=lambda: int((got != b.summed(b.me * b.part, b.part)).sum()),
+    )
+
+
+def _exchange(b: _Buffers) -> Op:
+    sent, got = b.of(b.me, 0, b.count), b.empty(b.count)
+
+    def wrong() -> int:
+        return sum(int((b.part_of(got, r) != b.of(r, b.me * b.part, b.part)).sum()) for r in range(b.ranks))
+
+    def call() -> Any:
+        return b.torch.distributed.all_to_all_single(got, sent, group=b.group)
+
+    return b.op(sent, got, b.part, call=call, reset=lambda: got.fill_(9), wrong=wrong)
+
+
+def _ring(b: _Buffers) -> Op:
+    dist = b.torch.distributed
+    sent, got = b.of(b.me, 0, b.count), b.empty(b.count)
+    to, before = b.members[(b.me + 1) % b.ranks], (b.me - 1) % b.ranks
+    from_ = b.members[before]
+
+    def call() -> Any:
         work = dist.batch_isend_irecv(
-            [dist.P2POp(dist.isend, sent, to, group), dist.P2POp(dist.irecv, got_ring, from_, group)]
+            [dist.P2POp(dist.isend, sent, to, b.group), dist.P2POp(dist.irecv, got, from_, b.group)]
         )
         for w in work:
             w.wait()
 
-    return Op(
-        size_bytes=count * width,
-        in_place=False,
-        send=sent,
-        recv=got_ring,
-        count=count,
-        call=ring,
-        reset=lambda: got_ring.fill_(9),
-        wrong=lambda: int((got_ring != values(torch, (me - 1) % ranks, 0, count, dtype, device)).sum()),
+    return b.op(
+        sent,
+        got,
+        b.count,
+        call=call,
+        reset=lambda: got.fill_(9),
+        wrong=lambda: int((got != b.of(before, 0, b.count)).sum()),
     )
