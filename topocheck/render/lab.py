@@ -198,8 +198,9 @@ def _by_ranks(groups: dict[object, list[LabLine]], ranks: int) -> dict[object, l
 def _reason(table: LabTable, at: int) -> str:
     """Return why a row has no numbers: of which row, by its words, and the reason."""
     row = table.rows[at]
-    leading = itertools.takewhile(lambda x: _names(*x), zip(row.values, table.spec.columns, strict=True))
-    names = [cell(v, c) for v, c in leading]
+    # Words and counts before the first quantity: of `p 2, m 1, 1F1B, time` the first three.
+    leading = itertools.takewhile(lambda x: not x[1].unit, zip(row.values, table.spec.columns, strict=True))
+    names = [cell(v, c) if isinstance(v, str) else f"{c.title} {cell(v, c)}" for v, c in leading if v is not None]
     return f"{', '.join(names)}: {row.reason}" if names else row.reason
 
 
