@@ -1,16 +1,18 @@
 """A week's recording of an eight-GPU node at 1 Hz: its size, and the time to write it and to read it back.
 
-    python benchmarks/watch_week.py [--days 7] [--keep FILE] [--load 0.9]
+    python benchmarks/watch_week.py [--days 7] [--keep FILE] [--load 0.9] [--full-every 30]
 
 The node is described (tests/machines, eight GPUs and ten ports); its week is made up here and imports no check: jobs of
 an hour to half a day under load, breaks between them, every rate and clock jittering each second, an error now and
-then. The same samples go to a plain and to a compressed recording. The compressed one is read back, judged and drawn.
+then. A full sample, with the counters that cost much, comes as often as watch takes one. The same samples go to a plain
+and to a compressed recording. The compressed one is read back, judged and drawn, in CPU time and by the clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -32,7 +34,8 @@ from topocheck.overtime.types import FunctionReading, GpuReading, PortReading, S
 class Week:
     """Samples of a node, one a second."""
 
-    def __init__(self, seed: int, load: float) -> None:
+    def __init__(self, seed: int, load: float, full_every: int) -> None:
+        self._full_every = full_every
         self._rng = random.Random(seed)
         self._share = load
         _, readings = base()
@@ -50,12 +53,12 @@ class Week:
         return self._sums[key]
 
     def samples(self, seconds: int) -> Iterator[Sample]:
-        """Yield a sample a second; each tenth is a full one."""
+        """Yield a sample a second."""
         for n in range(seconds):
             if n >= self._until:
                 self._busy = self._rng.random() < self._share
                 self._until = n + self._rng.randrange(3600, 43_200)
-            yield self._sample(n, full=n % 10 == 0)
+            yield self._sample(n, full=n % self._full_every == 0)
 
     def _sample(self, n: int, *, full: bool) -> Sample:
         return Sample(
@@ -113,11 +116,17 @@ class Week:
         return msgspec.structs.replace(r, counters=counters)
 
 
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     """Write, read, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--days", type=float, default=7.0)
     parser.add_argument("--load", type=float, default=0.9, help="share of the jobs' slots that are busy")
+    parser.add_argument("--full-every", type=int, default=30, help="seconds from one full sample to the next")
     parser.add_argument("--keep", type=Path, help="keep the compressed recording as this file")
     args = parser.parse_args()
     seconds = int(args.days * 86_400)
@@ -131,7 +140,7 @@ def main() -> None:
                 sizes[number] += len(data)
                 if writer is packed:
                     out.write(data)
-            for sample in Week(1, args.load).samples(seconds):
+            for sample in Week(1, args.load, args.full_every).samples(seconds):
                 for number, writer in enumerate((plain, packed)):
                     begun = time.process_time()
                     data = writer.sample(sample)
@@ -145,10 +154,13 @@ def main() -> None:
             print(f"{name}: {size / 1e6:.0f} MB, {size / seconds:.0f} bytes and {1e6 * cpu / seconds:.0f} us a sample")
         environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
         for words in (("--from", str(file)), ("--from", str(file), "--format", "html", "-o", f"{folder}/page.html")):
-            begun = time.monotonic()
+            begun, used = time.monotonic(), _children_s()
             command = [sys.executable, "-P", "-m", "topocheck", "watch", *words]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            print(f"topocheck watch {' '.join(words[2:]) or '--from FILE'}: {time.monotonic() - begun:.1f} s")
+            print(
+                f"topocheck watch {' '.join(words[2:]) or '--from FILE'}: {_children_s() - used:.1f} s of CPU, "
+                f"{time.monotonic() - begun:.1f} s"
+            )
             print("\n".join("    " + text for text in (done.stdout + done.stderr).splitlines()[-4:]))
         page = Path(folder) / "page.html"
         if page.exists():

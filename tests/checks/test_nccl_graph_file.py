@@ -112,6 +112,14 @@ def test_device_numbers(gpus: str, version: tuple[int, ...], devices: tuple[int,
     assert read_graphs(FOUR.format(gpus), version).devices == devices
 
 
+def test_a_file_of_many_devices_is_cut() -> None:
+    many = "".join(f'<gpu dev="{n:x}"/>' for n in range(128))
+    f = one(ID, variant("h100_x2_vm", files=with_file("h100_x2_vm", FOUR.format(many))))
+    assert f.state is State.FAIL
+    assert "and 112 more" in f.evidence[-1].raw
+    assert len(f.title) < 200
+
+
 @given(st.text('<>graphs channel/ versiond="0123456789x-!\n', max_size=300))
 def test_any_text_of_a_graph_file(text: str) -> None:
     file = read_graphs(text, (2, 30, 7))

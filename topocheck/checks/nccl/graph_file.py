@@ -86,7 +86,7 @@ def graph_file(c: Context) -> Iterator[Finding]:
         subject=place(s),
         title=f"the graph file {s.value} names GPU {listed(map(str, missing))}, and {len(gpus)} are here",
         consequence="every ncclCommInitRank fails: XML Import Channel : dev not found",
-        evidence=(*quoted(s), Evidence(s.value, f"gpu dev {', '.join(map(str, file.devices))}")),
+        evidence=(*quoted(s), Evidence(s.value, f"gpu dev {listed(map(str, file.devices), 16)}")),
         rule=f"device numbers 0 to {len(gpus) - 1}, those of the GPUs here (src/graph/search.cc)",
         fix=fix,
     )
