@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.checks.support import Row, assert_row, findings, variant
-from tests.machines.builder import cached
+from tests.machines.builder import cached, machine
 from topocheck.model.base import State
 from topocheck.pipeline import build_report
 
@@ -229,3 +229,14 @@ def test_no_gpu_under_wsl() -> None:
     files = {"/proc/version": "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@x) (gcc) #1 SMP"}
     (found,) = findings("driver.no-gpu", variant("no_pci", files=files, system={"hypervisor": "Microsoft"}))
     assert "nvidia-smi.exe" in (found.fix or "")
+
+
+def test_a_lost_gpu_next_to_one_that_did_not_start() -> None:
+    """NVML lists seven of eight and calls the first of them lost: the bus tells which of the two silent ones it is."""
+    m = machine("l40s_x8", patch={"GPU1": {"lost": "1"}})
+    del m.backend.nvml.gpus[0]
+    found = build_report(m.host()).findings
+    assert {f.id: f.devices for f in found if f.state is State.FAIL} == {
+        "pcie.device-lost": ("0000:19:00.0",),
+        "driver.gpu-not-listed": ("0000:18:00.0",),
+    }

@@ -102,16 +102,19 @@ class CpuNodes:
         return holders[0] if len(holders) == 1 else ABSENT
 
 
-def _nvml_by_address(node: Node, unclaimed: list[str]) -> dict[str, NvmlGpu]:
+def _nvml_by_address(node: Node, unclaimed: list[str], devices: Mapping[str, PciDevice]) -> dict[str, NvmlGpu]:
     """Return NVML's GPUs by address; one that could not tell its address gets a PCI GPU NVML did not name.
 
-    NVML numbers GPUs in the order of their addresses, so several nameless ones take the free addresses in order.
-    With no PCI GPU free, the key is `nvml:<index>`.
+    NVML numbers GPUs in the order of their addresses, so several nameless ones take the free addresses in order; where
+    more are free (GPUs that the driver could not start), those that the bus has lost, of as many. One that the driver
+    was told to leave alone is none of NVML's. With no PCI GPU free, the key is `nvml:<index>`.
     """
     gpus = () if isinstance(node.nvml.gpus, Missing) else node.nvml.gpus
     out = {g.address: g for g in gpus if not isinstance(g.address, Missing)}
-    free = [a for a in unclaimed if a not in out]
+    free = [a for a in unclaimed if a not in out and a not in node.system.nvidia_gpus_excluded]
     nameless = [g for g in gpus if isinstance(g.address, Missing)]
+    gone = [a for a in free if devices[a].config_all_ones is True]
+    free = gone if len(gone) == len(nameless) else free
     for i, g in enumerate(sorted(nameless, key=lambda g: g.index)):
         out[free[i] if i < len(free) and len(free) >= len(nameless) else f"nvml:{g.index}"] = g
     return out
@@ -124,7 +127,7 @@ def find_gpus(node: Node, devices: Mapping[str, PciDevice], places: Mapping[str,
     """
     pci = [a for a, d in devices.items() if is_nvidia_gpu(d) and d.physfn not in devices]
     drivable = [a for a in pci if devices[a].driver not in ("vfio-pci", "nouveau")]
-    nvml = _nvml_by_address(node, sorted(drivable, key=address_key))
+    nvml = _nvml_by_address(node, sorted(drivable, key=address_key), devices)
     cuda = {
         d.address: d
         for d in (() if isinstance(node.cuda.devices, Missing) else node.cuda.devices)
