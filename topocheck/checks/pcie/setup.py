@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
-from topocheck.checks.shared.bar_windows import DISPLAY_MODE, narrow_windows, professional
+from topocheck.checks.shared.bar_windows import DISPLAY_MODE, has_display_mode, narrow_windows
 from topocheck.checks.shared.common import is_guest, listed, living, named, quote
 from topocheck.checks.shared.pcie_links import links
 from topocheck.checks.shared.rdma_ports import is_near
@@ -103,7 +103,7 @@ def _window(state: State, gpus: list[Gpu]) -> Finding:
         evidence=evidence,
         rule="BAR1 < half of the memory",
         fix="turn on Above 4G decoding and Resizable BAR in the firmware setup (needs a reboot)"
-        + ("; " + DISPLAY_MODE if any(professional(g) for g in gpus) else ""),
+        + ("; " + DISPLAY_MODE if any(has_display_mode(g) for g in gpus) else ""),
     )
 
 

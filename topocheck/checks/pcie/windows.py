@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, check, not_applicable
-from topocheck.checks.shared.bar_windows import DISPLAY_MODE, Narrow, narrow_windows, professional
+from topocheck.checks.shared.bar_windows import DISPLAY_MODE, Narrow, has_display_mode, narrow_windows
 from topocheck.checks.shared.common import is_guest, living, named
 from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest
 from topocheck.checks.sources import NICS, Needs
@@ -57,14 +57,11 @@ def bridge_window_small(c: Context) -> Iterator[Finding]:
 def _fix(c: Context, x: Narrow) -> str | None:
     """Return what to do; a card in display mode asks for a small BAR1 whatever room there is."""
     fix = first_fitting(c, *_FIXES)
-    shows = x.gpu.pci is not None and x.gpu.pci.base_class == _DISPLAY
-    if fix is None or x.log or not shows or not professional(x.gpu) or is_guest(c):
+    if fix is None or x.log or not has_display_mode(x.gpu) or is_guest(c):
         return fix
     return f"{DISPLAY_MODE}; else {fix}"
 
 
-_DISPLAY = 0x0300
-"""VGA-compatible controller (PCI Code and ID Assignment Specification, 1.4)."""
 _FIXES = (
     Fix(
         "have the host give the guest more address space for PCIe (QEMU: pci-hole64-size, or a larger -m phys-bits)",

@@ -15,10 +15,15 @@ from topocheck.topology.types import Gpu
 DISPLAY_MODE = "on professional cards with display outputs switch these off (NVIDIA's displaymodeselector)"
 
 
-def professional(gpu: Gpu) -> bool:
-    """Tell whether a card may have a display mode, in which BAR1 is small: a professional card, by its product."""
+_DISPLAY = 0x0300
+"""VGA-compatible controller; cards without display outputs are 3D controllers (PCI Code and ID Assignment, 1.4)."""
+
+
+def has_display_mode(gpu: Gpu) -> bool:
+    """Tell whether a card may have a display mode, in which BAR1 is small: a professional card with display outputs."""
     product = product_of(gpu)
-    return product is not None and product.p2p_pcie is not False and product.form_factor != "SXM"
+    shows = gpu.pci is not None and gpu.pci.base_class == _DISPLAY
+    return shows and product is not None and product.p2p_pcie is not False and product.form_factor != "SXM"
 
 
 class Narrow(msgspec.Struct, frozen=True, kw_only=True):
