@@ -155,7 +155,7 @@ def test_a_rank_file():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("x = ", "neither TOML nor JSON"),
+        ("x = ", "not TOML: invalid value"),
         ("x = 1", "missing or empty"),
         ("ranks = [1]", "entry 0"),
         ("[[ranks]]\nhost = 1\ngpu = 0", "host must"),
