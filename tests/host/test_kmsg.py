@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topocheck.host.live.kmsg import message, of_interest, read_kmsg
-from topocheck.model.kernel_log import nic_trouble, no_space, xid
+from topocheck.model.kernel_log import lost, nic_trouble, no_space, xid
 
 BDF = "0000:3b:00.0"
 
@@ -46,6 +46,11 @@ BDF = "0000:3b:00.0"
         ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:\\x0aNVRM: BAR1 is 0M @ 0x0 "
          f"(PCI:{BDF})",
          f"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: BAR1 is 0M @ 0x0 (PCI:{BDF})"),
+        (f"NVRM: The NVIDIA GPU {BDF}\\x0aNVRM: (PCI ID: 10de:1db5) installed in this system has\\x0aNVRM: fallen off "
+         "the bus and is not responding to commands.",
+         f"NVRM: The NVIDIA GPU {BDF} (PCI ID: 10de:1db5) installed in this system has fallen off the bus"),
+        (f"NVRM: GPU {BDF}: GPU has fallen off the bus.", f"NVRM: GPU {BDF}: GPU has fallen off the bus"),
+        (f"NVRM: GPU at {BDF} has fallen off the bus.", f"NVRM: GPU at {BDF} has fallen off the bus"),
         ("nvidia: Loading of unsigned module is rejected", "Loading of unsigned module is rejected"),
         ("Loading of secrets is rejected", None),
     ],
@@ -67,6 +72,18 @@ def test_a_record_and_its_message() -> None:
     record = "3,1543,9876543,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0"
     assert message(record) == "NVRM: Xid (PCI:0000:3b:00): 79, pid=1"
     assert message("a line of a captured log; with a mark") == "a line of a captured log; with a mark"
+
+
+def test_a_gpu_off_the_bus_is_so_with_and_without_an_xid() -> None:
+    for line in (
+        "NVRM: Xid (PCI:0000:3b:00): 79",
+        "NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:1db5) installed in this system has fallen off the bus",
+        "NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus",
+        "NVRM: GPU at 0000:3b:00.0 has fallen off the bus",
+    ):
+        assert lost(line) == "0000:3b:00", line
+    assert lost("NVRM: Xid (PCI:0000:3b:00): 31") is None
+    assert lost("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x23:0x65:1438)") is None
 
 
 def test_numbers_and_addresses() -> None:

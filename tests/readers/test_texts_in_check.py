@@ -146,6 +146,12 @@ def test_peer_access_that_was_asked_for_and_not_answered_stays_a_finding(tmp_pat
 
 def test_xids_of_a_text_of_dmesg_are_judged() -> None:
     assert ("driver.kernel-log-errors", "note") in _of("dmesg.txt", DMESG)
+    lost = (
+        "[  100.000000] NVRM: The NVIDIA GPU 0000:01:00.0\n"
+        "               NVRM: (PCI ID: 10de:2330) installed in this system has\n"
+        "               NVRM: fallen off the bus and is not responding to commands.\n"
+    )
+    assert ("driver.kernel-log-errors", "note") in _of("dmesg.txt", DMESG[: DMESG.index("[  100")] + lost)
 
 
 NCCL_XML = """\

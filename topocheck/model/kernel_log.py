@@ -52,6 +52,23 @@ def not_started(line: str) -> str | None:
     return m["address"] if m else None
 
 
+OFF_THE_BUS = 79
+"""The Xid of a GPU that has fallen off the bus (NVIDIA, Xid Errors)."""
+_LOST = rf"(?a)NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?{_ADDRESS}(?!\S*\w).*has fallen off the bus"
+
+
+def lost(line: str) -> str | None:
+    """Return the address, without its function, of a GPU that is no longer on the bus, by an Xid or in words.
+
+    None for other lines. The words are those of open-gpu-kernel-modules (kernel-open/nvidia/nv-pci.c and
+    src/nvidia/src/kernel/gpu/gpu_access.c).
+    """
+    if (found := xid(line)) is not None:
+        return found[0] if found[1] == OFF_THE_BUS else None
+    m = re.search(_LOST, line)
+    return m["address"].split(".")[0] if m else None
+
+
 class Unusable(enum.StrEnum):
     """Why NVIDIA's driver does not use a GPU, in its own words."""
 

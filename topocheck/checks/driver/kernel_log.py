@@ -10,7 +10,7 @@ from topocheck.checks.shared.driver_start import not_used
 from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest
 from topocheck.knowledge.xids import XIDS
 from topocheck.model.base import Evidence, Finding, Missing, State
-from topocheck.model.kernel_log import nic_trouble, not_started, pcie_error, refusal, xid
+from topocheck.model.kernel_log import OFF_THE_BUS, lost, nic_trouble, not_started, pcie_error, refusal, xid
 from topocheck.topology.types import Gpu, Nic
 
 
@@ -24,10 +24,11 @@ def kernel_log_errors(c: Context) -> Iterator[Finding]:
     """The kernel's log has hardware errors of a GPU or NIC.
 
     Looks at:
-        Lines of the kernel's log since the last boot: Xid numbers of NVIDIA's driver that report hardware errors, GPUs
-        that it could not start, messages of NVIDIA's and Broadcom's NICs about health, slot power, transceivers and
-        firmware that does not answer, and uncorrectable PCIe errors (AER) and containment
-        (DPC) of GPUs, NICs and the ports above them. Reading the log needs root on most systems.
+        Lines of the kernel's log since the last boot: Xid numbers of NVIDIA's driver that report hardware
+        errors, GPUs that it could not start or that have fallen off the bus, messages of NVIDIA's and
+        Broadcom's NICs about health, slot power, transceivers and firmware that does not answer, and
+        uncorrectable PCIe errors (AER) and containment (DPC) of GPUs, NICs and the ports above them. Reading
+        the log needs root on most systems.
 
     Why it matters:
         Such a device fails again, and a job on all GPUs of the node fails with it.
@@ -52,6 +53,10 @@ def kernel_log_errors(c: Context) -> Iterator[Finding]:
             shown = [line for n, line in numbers if n == number]
             state = State.WARN if number in _LASTING else State.NOTE
             yield _finding(c, gpu, f"Xid {number}: {XIDS[number]} (kernel log since boot)", shown[-1], state)
+        if OFF_THE_BUS not in {n for n, _ in numbers}:
+            gone = [line for line in lines if lost(line) == gpu.address.rpartition(".")[0]]
+            if gone:
+                yield _finding(c, gpu, f"{XIDS[OFF_THE_BUS]} (kernel log since boot)", gone[-1])
         if shown := [line for line in lines if not_started(line) == gpu.address]:
             yield _finding(c, gpu, "the driver could not start it (kernel log since boot)", shown[-1])
     for nic in c.topology.nics:
@@ -81,6 +86,8 @@ def _of_unlisted(c: Context, lines: tuple[str, ...]) -> list[Finding]:
         elif (r := refusal(line)) and r.address not in listed:
             used = not_used(c, r.why, r.branch, ())
             last[r.address or "node", f"the driver does not use it: {used.title}"] = line, State.WARN, used.fix
+        elif (slot := lost(line)) and slot not in slots:
+            last[slot, XIDS[OFF_THE_BUS]] = line, State.NOTE, None
         elif (address := not_started(line)) and address not in listed:
             last[address, "the driver could not start it"] = line, State.NOTE, None
         elif (t := nic_trouble(line)) and t[0] not in listed:

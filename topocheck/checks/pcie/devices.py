@@ -9,7 +9,7 @@ from topocheck.checks.shared.common import ends, living, named, pci_devices, quo
 from topocheck.checks.shared.fixes import Fix, first_fitting, in_guest
 from topocheck.checks.sources import NICS, Needs
 from topocheck.model.base import Evidence, Finding, Missing, State
-from topocheck.model.kernel_log import xid
+from topocheck.model.kernel_log import lost, xid
 from topocheck.model.pci import PciDevice
 from topocheck.topology.inventory import nvswitches, rests_suspended
 from topocheck.topology.types import Gpu
@@ -82,7 +82,7 @@ def _lost_evidence(gpu: Gpu) -> tuple[Evidence, ...]:
 
 
 def _from_log(context: Context, gpu: Gpu) -> tuple[Evidence, ...]:
-    """Quote the last Xid of a GPU in the kernel's log."""
+    """Quote the last Xid of a GPU in the kernel's log, or that it is off the bus."""
     lines = context.node.system.kernel_log
     found = [] if isinstance(lines, Missing) else [line for line in lines if _is_xid_of(gpu, line)]
     return tuple(Evidence("kernel log", line) for line in found[-1:])
@@ -90,7 +90,7 @@ def _from_log(context: Context, gpu: Gpu) -> tuple[Evidence, ...]:
 
 def _is_xid_of(gpu: Gpu, line: str) -> bool:
     found = xid(line)
-    return found is not None and found[0] == gpu.address.rpartition(".")[0]
+    return gpu.address.rpartition(".")[0] in (found[0] if found else "", lost(line))
 
 
 def _lost_title(gpu: Gpu) -> str:

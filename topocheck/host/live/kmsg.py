@@ -18,7 +18,9 @@ PATTERNS = (
     rf"NVRM: GPU {_ADDRESS}: (?:RmInitAdapter failed!|GPU has fallen off the bus)(?: \({_NUMBERS}\))?",
     rf"NVRM: The NVIDIA GPU {_ADDRESS} \(PCI ID: [0-9a-f]{{4}}:[0-9a-f]{{4}}\)"
     r"(?: installed in this (?:vGPU host )?system (?:is not supported by open nvidia\.ko"
-    r"|requires use of the NVIDIA open kernel modules|is not supported by the NVIDIA [0-9.]{3,20} driver release))?",
+    r"|requires use of the NVIDIA open kernel modules|is not supported by the NVIDIA [0-9.]{3,20} driver release"
+    r"|has fallen off the bus))?",
+    rf"NVRM: GPU at (?:PCI:)?{_ADDRESS} has fallen off the bus",
     r"NVRM: The NVIDIA [\w ()\-]{1,60} GPU installed in this system is supported through the NVIDIA [0-9.x]{3,12}"
     r" Legacy",
     r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: BAR[0-9] is [0-9]{1,6}M @ 0x[0-9a-f]{1,16}"
