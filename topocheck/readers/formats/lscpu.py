@@ -10,7 +10,7 @@ from topocheck.readers.base import Answers, Reader, numbered
 from topocheck.readers.lscpu_words import english
 
 _NODES = "/sys/devices/system/node"
-_LINE = re.compile(r"^[ \t]*([^\W\d_«][^:：\n]{1,48}?) ?[:：](?:\s+(\S.*?))?\s*$")
+_LINE = re.compile(r"^[ \t]*([^\W0-9_«][^:：\n]{1,48}?) ?[:：](?:\s+(\S.*?))?\s*$")
 _MACHINE = re.compile(r"(x86_64|i[3-6]86|aarch64|ppc64le|ppc64|s390x|riscv64)$")
 _NODES_OF = re.compile(r"^.{0,40}NUMA.{0,30}[:：][ \t]+[0-9,\-]+[ \t]*$", re.M)
 _X86 = (("Vendor ID", "vendor_id"), ("CPU family", "cpu family"), ("Model", "model"), ("Model name", "model name"),

@@ -13,6 +13,7 @@ from time import monotonic
 
 import msgspec
 
+from topocheck.model.base import is_digits
 from topocheck.process.together import process_state
 from topocheck.tests_live.launch.pulse import ALIVE, BYE, lost_texts
 from topocheck.tests_live.launch.rendezvous import Rendezvous
@@ -92,7 +93,7 @@ class _Alive:
                 told = read(text, dict[str, str], "rank 0")
             except InvalidWordError:
                 return
-            self.life.lost.update({int(r): plain(why, 1000) for r, why in told.items() if r.isascii() and r.isdigit()})
+            self.life.lost.update({int(r): plain(why, 1000) for r, why in told.items() if is_digits(r)})
 
     def _bye(self) -> None:
         self._stop.set()
