@@ -84,6 +84,24 @@ def test_a_nic_of_lspci_is_named_though_its_ports_are_not_known(tmp_path: Path) 
     assert "NICs per server   not known" in out
 
 
+def test_rdma_devices_without_an_address_are_not_missing(tmp_path: Path) -> None:
+    path, ports = tmp_path / "lspci.txt", tmp_path / "ibstat.txt"
+    path.write_text("00:00.0 Host bridge: Intel Corporation Device 09a2\n" + LSPCI)
+    ports.write_text(IBSTAT)
+    given = ("--from", path, "--from", ports)
+    told = json.loads(run(check, *given, "--format", "json").out)
+    assert "rdma.no-device" not in {f["id"] for f in told["findings"]}
+    assert next(r for r in told["checks"] if r["id"] == "rdma.no-device")["state"] == "unknown"
+    verbose = run(check, *given, "-v").out
+    assert "-v lists them" not in verbose
+    # two functions and one device: one of them has none
+    second = LSPCI[LSPCI.index("02:00.0") :].replace("02:00.0", "03:00.0")
+    path.write_text(f"00:00.0 Host bridge: Intel Corporation Device 09a2\n{LSPCI}{second}")
+    said = " ".join(run(check, *given).out.split())
+    assert "2 InfiniBand functions on the PCI bus" in said
+    assert "and only 1 RDMA device" in said
+
+
 def test_check_judges_a_matrix_as_report_does(tmp_path: Path) -> None:
     path = tmp_path / "topo.txt"
     path.write_text(OFF_NVLINK)

@@ -40,7 +40,8 @@ def check_text(outcome: Outcome, style: Style, *, notes: bool = False, verbose: 
         )
     if outcome.overdue:
         more = len(outcome.overdue) - _NAMED
-        ids = ", ".join(outcome.overdue[:_NAMED]) + (f" and {more} more (-v lists them)" if more > 0 else "")
+        where = "as listed above" if verbose else "-v lists them"
+        ids = ", ".join(outcome.overdue[:_NAMED]) + (f" and {more} more ({where})" if more > 0 else "")
         page.text(f"not evaluated, required data not available: {ids}", style="magenta", hang=4)
     for text in outcome.required_unknown:
         page.text(f"required but could not be determined: {text}", style="magenta", hang=4)

@@ -40,8 +40,9 @@ def no_device(c: Context) -> Iterator[Finding]:
 
     Does not apply:
         Without GPUs; to virtual functions, functions given to guests, those that manage NVSwitches, and the other
-        functions of a card with an RDMA device (a bond is one device). Ethernet functions are only noted, and not in a
-        guest, where one has an interface of 100 Gb/s or more and no RDMA device is here at all.
+        functions of a card with an RDMA device (a bond is one device). Where text (`ibstat`) names as many RDMA devices
+        without their PCI address, it is unknown. Ethernet functions are only noted, and not in a guest, where one has
+        an interface of 100 Gb/s or more and no RDMA device is here at all.
     """
     rdma = c.node.net.rdma
     if isinstance(rdma, Missing) and rdma.reason is not Reason.ABSENT:
@@ -52,6 +53,8 @@ def no_device(c: Context) -> Iterator[Finding]:
     if not idle:
         raise not_applicable("every PCI function that can do RDMA has an RDMA device, or there is none")
     only = [d for d in idle if is_rdma_only(d)]
+    if (unplaced := len(c.topology.unplaced_nics)) and unplaced >= len(only or idle):
+        raise not_applicable("which PCI functions the RDMA devices belong to is not known")
     if only:
         yield _finding(c, only, unless_lost(c, State.WARN, "rdma"))
     elif not c.topology.nics and not is_guest(c) and (fast := [d for d in idle if _is_fast(c, d)]):
@@ -79,8 +82,8 @@ def _finding(c: Context, idle: list[PciDevice], state: State) -> Finding:
         state=state,
         subject="node" if len(idle) > 1 else idle[0].address,
         devices=tuple(d.address for d in idle),
-        title=f"{len(idle)} {kind} function{'s' if len(idle) > 1 else ''} on the PCI bus ({names}), and no RDMA device "
-        f"for {'them' if len(idle) > 1 else 'it'}{cause}",
+        title=f"{len(idle)} {kind} function{'s' if len(idle) > 1 else ''} on the PCI bus ({names}), and "
+        f"{_missing(c, idle)}{cause}",
         consequence="NCCL leaves these NICs out; without another RDMA NIC it uses TCP sockets, at a tenth of the "
         "bandwidth",
         evidence=(
@@ -91,6 +94,12 @@ def _finding(c: Context, idle: list[PciDevice], state: State) -> Finding:
         rule="an RDMA device for each function that can do RDMA",
         fix=first_fitting(c, *_fixes(modules, cause)),
     )
+
+
+def _missing(c: Context, idle: list[PciDevice]) -> str:
+    if unplaced := len(c.topology.unplaced_nics):  # of fewer than the functions: some have none, and not which
+        return f"only {unplaced} RDMA device{'s' if unplaced > 1 else ''}"
+    return f"no RDMA device for {'them' if len(idle) > 1 else 'it'}"
 
 
 def _fixes(modules: list[str], cause: str) -> tuple[Fix, ...]:
