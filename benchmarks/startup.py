@@ -75,7 +75,7 @@ def seconds(*argvs: list[str]) -> float:
 
 def live(runs: int) -> int:
     """Time the live report beside nvidia-smi; return 1 where it takes longer than that and a Python start."""
-    topocheck = [sys.executable, "-m", "topocheck"]
+    topocheck = [sys.executable, "-P", "-m", "topocheck"]
     smi = "nvidia-smi topo -m; nvidia-smi -q -x"
     todo = {
         "python -c pass": [[sys.executable, "-c", "pass"]],

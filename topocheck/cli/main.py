@@ -216,6 +216,10 @@ _OF_A_WRITE = frozenset(
 """What write(2) says of a full, broken, lost or closed place; Python names no file for it."""
 
 
+_INTERRUPTED = 130
+"""What typer makes of every KeyboardInterrupt, whichever signal it comes from."""
+
+
 def _run(first: str) -> None:
     from topocheck.model.base import InputError
 
@@ -226,6 +230,10 @@ def _run(first: str) -> None:
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here an error becomes one line; at the end of Python a traceback
+        if code == _INTERRUPTED:
+            from topocheck.cli.signals import exit_code
+
+            code = exit_code()
         raise SystemExit(code if isinstance(code, int) else 0)
     except InputError as e:
         _warn(str(e))

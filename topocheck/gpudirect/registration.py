@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import enum
+
 from topocheck.gpudirect.inputs import Ground, cuda_lost, iommu_of, kernel_version, once, said
 from topocheck.gpudirect.types import PeerMemory, PeerMemoryState
 from topocheck.knowledge.products import dmabuf_kernel
-from topocheck.model.base import ABSENT, Effort, Evidence, Missing, Reason, ReasonStep, is_lost, known
+from topocheck.model.base import ABSENT, Evidence, Missing, Reason, ReasonStep, is_lost, known
 from topocheck.model.system import SystemFacts
 from topocheck.topology.paths import joined_to_cpu
 from topocheck.topology.types import Gpu, Nic
@@ -18,6 +20,31 @@ TURING = 6
 """NVML_DEVICE_ARCH_TURING: the open kernel modules drive it and newer ones (their README, "Compatible GPUs")."""
 DMABUF_KERNEL = (5, 12)
 """First kernel whose RDMA core registers DMA-BUF memory (Linux 5.12, drivers/infiniband/core/umem_dmabuf.c)."""
+
+_LOAD = "modprobe nvidia-peermem"
+_LOAD_OR_INSTALL = (
+    f"{_LOAD}; if that fails with `Invalid argument`, install MLNX_OFED or DOCA-OFED and then the NVIDIA driver again"
+)
+_OPEN_MODULES = "install the open kernel modules of the NVIDIA driver, on kernel 5.12 or newer"
+
+
+class Effort(enum.IntEnum):
+    """What a fix takes, the least first."""
+
+    LOAD = enum.auto()
+    """Loading a module."""
+    INSTALL = enum.auto()
+    """Installing packages."""
+    REBUILD = enum.auto()
+    """A build or another kernel, which holds until either side is updated."""
+
+
+_EFFORTS = {_LOAD: Effort.LOAD, _LOAD_OR_INSTALL: Effort.LOAD, _OPEN_MODULES: Effort.INSTALL}
+
+
+def effort(step: ReasonStep) -> Effort:
+    """Return what the fix of a step takes."""
+    return _EFFORTS.get(step.fix or "", Effort.REBUILD)
 
 
 def peer_memory_interface(system: SystemFacts) -> bool:
@@ -93,18 +120,14 @@ def _peermem(g: Ground) -> PeerMemory:
 def _not_loaded(system: SystemFacts) -> ReasonStep:
     absent = (Evidence("/sys/module/nvidia_peermem", "(absent)"),)
     if peer_memory_interface(system):
-        return ReasonStep(
-            "peer memory: nvidia_peermem is not loaded", "no", absent, "modprobe nvidia-peermem", Effort.LOAD
-        )
+        return ReasonStep("peer memory: nvidia_peermem is not loaded", "no", absent, _LOAD)
     if _tells_nothing(system):
         # Files of a machine without any of what tells it.
         return ReasonStep(
             "peer memory: nvidia_peermem is not loaded; whether the RDMA stack has the interface for it is not known",
             "no",
             absent,
-            "modprobe nvidia-peermem; if that fails with `Invalid argument`, install MLNX_OFED or DOCA-OFED and then "
-            "the NVIDIA driver again",
-            Effort.LOAD,
+            _LOAD_OR_INSTALL,
         )
     return ReasonStep(
         "peer memory: nvidia_peermem is not loaded, and this kernel's RDMA stack has no interface for it",
@@ -217,7 +240,7 @@ def _open_modules(g: Ground, gpu: Gpu) -> str | None:
     kernel = kernel_version(g.node.system.kernel_release)
     if g.node.system.nvidia_module_flavor == "open" and kernel is not None and kernel >= DMABUF_KERNEL:
         return None
-    return "install the open kernel modules of the NVIDIA driver, on kernel 5.12 or newer"
+    return _OPEN_MODULES
 
 
 @once
@@ -228,9 +251,7 @@ def _gpu_side(g: Ground, gpu: Gpu) -> ReasonStep:
         quoted = said(gpu.cuda, "DMA_BUF_SUPPORTED", attribute)
         if attribute:
             return ReasonStep("DMA-BUF: CUDA exports it", "yes", quoted)
-        return ReasonStep(
-            f"DMA-BUF: {gpu.label} does not export it", "no", quoted, _open_modules(g, gpu), Effort.INSTALL
-        )
+        return ReasonStep(f"DMA-BUF: {gpu.label} does not export it", "no", quoted, _open_modules(g, gpu))
     flavor = system.nvidia_module_flavor
     if isinstance(flavor, Missing):
         return ReasonStep("DMA-BUF: whether the NVIDIA kernel module is the open one is not known", "unknown")
@@ -241,7 +262,6 @@ def _gpu_side(g: Ground, gpu: Gpu) -> ReasonStep:
             "no",
             quoted,
             _open_modules(g, gpu),
-            Effort.INSTALL,
         )
     kernel = kernel_version(system.kernel_release)
     if kernel is None:

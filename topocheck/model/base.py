@@ -162,17 +162,6 @@ Effect = Literal["yes", "degraded", "no", "unknown", "info"]
 """What a reason did to a verdict; `info` for no effect."""
 
 
-class Effort(enum.IntEnum):
-    """What a fix takes, the least first."""
-
-    LOAD = enum.auto()
-    """Loading a module."""
-    INSTALL = enum.auto()
-    """Installing packages."""
-    REBUILD = enum.auto()
-    """A build or another kernel, which holds until either side is updated."""
-
-
 class ReasonStep(msgspec.Struct, frozen=True, gc=False):
     """One link of a chain of reasons.
 
@@ -181,14 +170,12 @@ class ReasonStep(msgspec.Struct, frozen=True, gc=False):
         effect: what it did to the verdict.
         evidence: what the machine said.
         fix: what to do about it, where there is something to do.
-        effort: what the fix takes, for the order of several.
     """
 
     text: str
     effect: Effect
     evidence: tuple[Evidence, ...] = ()
     fix: str | None = None
-    effort: Effort = Effort.REBUILD
 
 
 class InputError(Exception):

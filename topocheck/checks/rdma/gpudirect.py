@@ -16,6 +16,7 @@ from topocheck.checks.shared.settings import (
     version_evidence,
 )
 from topocheck.checks.sources import GPUDIRECT, NICS, Needs
+from topocheck.gpudirect.registration import effort
 from topocheck.gpudirect.types import PeerMemoryState, RdmaVerdict
 from topocheck.model.base import Evidence, Finding, Missing, ReasonStep, State, Verdict, known
 from topocheck.topology.paths import joined_to_cpu
@@ -116,7 +117,7 @@ def no_road(c: Context) -> Iterator[Finding]:
 
 def _fix(c: Context, steps: Iterable[ReasonStep], or_else: str | None = None) -> str | None:
     """Return the fixes of some steps, the least effort first; modules are the node's: no container can load them."""
-    found = "; or ".join(dict.fromkeys(r.fix for r in sorted(steps, key=lambda r: r.effort) if r.fix))
+    found = "; or ".join(dict.fromkeys(r.fix for r in sorted(steps, key=effort) if r.fix))
     if not found:
         return or_else
     return first_fitting(c, Fix(f"on the node, outside this container: {found}", (in_container,)), Fix(found))
