@@ -393,6 +393,16 @@ LOST_TABLE = """\
 |ERR!  ERR!  ERR!              N/A / ERR! |  GPU is lost         |     ERR!        ERR! |
 """
 
+SILENT_TABLE = """\
+| NVIDIA-SMI 525.85.12    Driver Version: 525.85.12    CUDA Version: 12.0     |
+|   0  NVIDIA A100-SXM...  On   | 00000000:07:00.0 Off |                    0 |
+| N/A   34C    P0    60W / 400W |      0MiB / 81920MiB |      0%      Default |
+|   1  ERR!                On   | 00000000:47:00.0 Off |                 ERR! |
+|ERR!  ERR! ERR!    ERR! / ERR! |      0MiB / 81920MiB |    ERR!      Default |
+|                               |                      |                 ERR! |
+"""
+"""Of a GPU whose firmware does not answer the driver (Xid 119)."""
+
 LOST_QUERY = """\
 ==============NVSMI LOG==============
 
@@ -407,13 +417,19 @@ GPU 00000000:47:00.0
 """
 
 
-@pytest.mark.parametrize("text", [LOST_TABLE, LOST_QUERY])
+@pytest.mark.parametrize("text", [LOST_TABLE, SILENT_TABLE, LOST_QUERY])
 def test_a_lost_gpu_fails(text: str) -> None:
     found = build_report(Host(RecordedBackend(read_data("smi.txt", text.encode()).answers)))
     assert [(f.id, f.devices) for f in found.findings if f.state.value == "fail"] == [
         ("pcie.device-lost", ("0000:47:00.0",))
     ]
     assert not any(g.name in ("ERR!", "GPU is lost") for g in found.topology.gpus)
+
+
+def test_an_error_of_one_sensor_is_no_lost_gpu() -> None:
+    table = LOST_TABLE.split("|   1")[0].replace("62W / 400W", "ERR! / 400W")
+    found = build_report(Host(RecordedBackend(read_data("smi.txt", table.encode()).answers)))
+    assert not [f.id for f in found.findings if f.state.value == "fail"]
 
 
 _ZERO = "[    0.000000] Linux version 6.8.0 (b@h) #1 SMP\n[    0.000000] "

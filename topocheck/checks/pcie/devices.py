@@ -38,8 +38,8 @@ def device_lost(context: Context) -> Iterator[Finding]:
     """A device no longer answers on the bus.
 
     Looks at:
-        GPUs that NVML calls lost, and GPUs, NICs and NVSwitches whose config space reads all ones, which is what
-        the bus returns where nobody answers.
+        GPUs that NVML calls lost or cannot name (`ERR!` in the table of nvidia-smi), and GPUs, NICs and NVSwitches
+        whose config space reads all ones, which is what the bus returns where nobody answers.
 
     Why it matters:
         The device is gone until it is reset; jobs that touch it fail or hang, and one lost GPU stops many tools for
@@ -95,10 +95,11 @@ def _is_xid_of(gpu: Gpu, line: str) -> bool:
 
 def _lost_title(gpu: Gpu) -> str:
     """Tell a GPU that the bus has lost from one that only NVML cannot reach."""
+    gone = gpu.pci is not None and gpu.pci.config_all_ones is True
+    if gpu.nvml is None or gone or "lost" in gpu.nvml.error.lower() or not gpu.nvml.error:
+        return _GONE
     answers = gpu.pci is not None and gpu.pci.config_all_ones is False
-    if gpu.nvml is not None and answers and "lost" not in gpu.nvml.error.lower():
-        return f"NVML cannot reach it ({gpu.nvml.error}), though it answers on the bus"
-    return _GONE
+    return f"NVML cannot reach it ({gpu.nvml.error})" + (", though it answers on the bus" if answers else "")
 
 
 def _error_of(gpu: Gpu) -> str | None:

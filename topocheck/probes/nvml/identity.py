@@ -16,7 +16,7 @@ def read(gpu: Asked) -> dict[str, Any]:
         "name": gpu.text("DeviceGetName"),
         "minor": gpu.integer("DeviceGetMinorNumber"),
     }
-    error, lost = handle_error(list(fields.values()))
+    error, lost = handle_error(list(fields.values()), fields["name"])
     if error:
         fields |= {"lost": lost, "error": error}
     if lost:
@@ -45,11 +45,14 @@ def dotted(major: int | Missing, minor: int | Missing) -> str | Missing:
     return minor if isinstance(minor, Missing) else f"{major}.{minor}"
 
 
-def handle_error(answers: list[Any]) -> tuple[str, bool]:
+def handle_error(answers: list[Any], name: Any) -> tuple[str, bool]:
     """Return what stood in the way of every question of identity, and whether that means that the GPU is gone.
 
-    Denied and timed out are an error and no loss: such a GPU may be well. Empty where one question was answered.
+    Denied and timed out are an error and no loss: such a GPU may be well. Empty where one question was answered; but
+    address and UUID are known to the driver, and a GPU whose firmware (GSP) no longer answers has no `name`.
     """
+    if isinstance(name, Missing) and name.detail in GONE:
+        return name.detail, True
     failures = [a for a in answers if isinstance(a, Missing)]
     if not failures or len(failures) < len(answers):
         return "", False

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 
+from topocheck.host.base import HostError
 from topocheck.model.address import normalize_address
+from topocheck.model.base import Reason
 from topocheck.readers import nvml_answers
 from topocheck.readers.base import Answers, Reader, numbered
 from topocheck.readers.nvml_answers import Value
@@ -77,7 +79,11 @@ def read(text: str) -> Answers:
             current = None if "+" not in line[:1] else current
     known = {i: v for i, v in values.items() if i < MAX_GPUS}
     for index, of in known.items():
-        if "lost" in of:
+        if "dead" in of and "lost" not in of:
+            # What is left of its row (memory, modes) the driver remembers: it says nothing of the GPU now.
+            nvml_answers.gpu(found, index, {n: v for n, v in of.items() if n == "bus id"})
+            found.put(of["dead"][1], HostError(Reason.UNSUPPORTED, "NVMLError_Unknown"), "nvml", "DeviceGetName", index)
+        elif "lost" in of:
             nvml_answers.lost(found, index, of["lost"][1], of["lost"][0], of.get("bus id"))
         else:
             nvml_answers.gpu(found, index, of)
@@ -89,7 +95,9 @@ def read(text: str) -> Answers:
 
 
 def _row(of: dict[str, Value], m: re.Match[str], number: int) -> None:
-    if not m[2].endswith("...") and m[2] != "ERR!":
+    if m[2] == "ERR!":
+        of["dead"] = (m[2], number)
+    elif not m[2].endswith("..."):
         of["name"] = (m[2], number)
     if m[3] in ("On", "Off"):
         of["persistence"] = ("Enabled" if m[3] == "On" else "Disabled", number)
