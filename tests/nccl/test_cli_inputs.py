@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -216,3 +217,11 @@ def test_no_name_or_number_of_the_table_is_broken(width):
     for s in settings().values():
         assert s.name in told
         assert {*s.default.split(), *s.effect.split()} <= {w.rstrip(";") for w in told} | {*told}
+
+
+def test_a_compressed_log_is_told_how_to_give(tmp_path: Path):
+    path = tmp_path / "job.log.gz"
+    path.write_bytes(gzip.compress(b"n1:1:1 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n"))
+    ran = run_one(nccl.log, path)
+    assert ran.code == 2
+    assert f"is compressed: zcat {path} | topocheck nccl log -" in " ".join(ran.error.split())

@@ -73,3 +73,15 @@ def test_gpudirect_that_is_missing_in_the_log():
     (d,) = compare(log, p).differences
     assert "GPUDirect" in d.predicted
     assert d.explanations
+
+
+def test_a_setting_that_the_job_may_have_run_without():
+    log = read_text(TWO_RANKS)
+    host = files.host(files.hgx_h100(), settings={"NCCL_P2P_DISABLE": "1", "NCCL_DEBUG": "INFO"})
+    pair = next(d for d in compare(log, predict((host,), (2, 28, 9))).differences if d.subject == "rank 0 -> rank 1")
+    (said,) = [e for e in pair.explanations if "in force in the prediction" in e]
+    assert said.startswith("NCCL_P2P_DISABLE=1 is in force")
+    assert said.endswith("predict with --set NCCL_P2P_DISABLE=")
+    log.settings["NCCL_P2P_DISABLE"] = ["1"]
+    pair = next(d for d in compare(log, predict((host,), (2, 28, 9))).differences if d.subject == "rank 0 -> rank 1")
+    assert not [e for e in pair.explanations if "in force in the prediction" in e]

@@ -156,6 +156,17 @@ DIED = [
         "program ended", ["oom_kill"], id="oom-kill",
     ),
     pytest.param(
+        "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-29T10:20:00 DUE TO TIME LIMIT ***\n"
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n",
+        "program ended", ["time_limit"], id="time-limit",
+    ),
+    pytest.param(
+        "E1129 api.py:869] failed (exitcode: -9) local_rank: 0 (pid: 12) of binary: /usr/bin/python3\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        "  exitcode  : -9 (pid: 12)\n  traceback : Signal 9 (SIGKILL) received by PID 12\n",
+        "program ended", ["sigkill"], id="sigkill",
+    ),
+    pytest.param(
         "mpirun noticed that process rank 3 with PID 9 on node n1 exited on signal 11 (Segmentation fault).\n",
         "program ended", ["killed"], id="signal",
     ),

@@ -281,7 +281,7 @@ def log(
     from topocheck.render.nccl import log_text
 
     common.choose(format_, ("text", "json"), "--format")
-    result = read_log(chunks_of(file, "a log of NCCL"))
+    result = read_log(given.uncompressed(chunks_of(file, "a log of NCCL"), str(file)))
     if not (result.nccl_lines or result.versions or result.failures or result.tests or result.hints):
         raise InputError(
             f"{file}: no line of NCCL among {given.counted_lines(result.lines, result.long_lines)}: was it run with "

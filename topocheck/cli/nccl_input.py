@@ -11,6 +11,8 @@ from topocheck.model.base import InputError, is_digits
 from topocheck.model.version import SCHEMA_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from topocheck.knowledge.nccl import NcclSetting, Version
     from topocheck.model.node import Node
     from topocheck.nccl.topofile.file import TopoFile
@@ -113,6 +115,24 @@ def library_names(path: Path, version_text: str | None) -> dict[str, object]:
         "unknown_to_table": nccl_library.unknown_to_table(names),
         "absent_from_library": nccl_library.absent_from_library(names, version),
     }
+
+
+_COMPRESSED = {b"\x1f\x8b": "zcat", b"\x28\xb5\x2f\xfd": "zstdcat", b"\xfd7zXZ": "xzcat", b"BZh": "bzcat"}
+"""First bytes of compressed files -> the program that shows them (RFC 1952, RFC 8878, the xz and bzip2 formats)."""
+
+
+def uncompressed(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
+    """Yield a log as it is.
+
+    Raises:
+        InputError: it is compressed; says how to give it.
+    """
+    first = next(chunks, b"")
+    for magic, program in _COMPRESSED.items():
+        if first.startswith(magic):
+            raise InputError(f"{name} is compressed: {program} {name} | topocheck nccl log -")
+    yield first
+    yield from chunks
 
 
 def counted_lines(lines: int, long_lines: int) -> str:

@@ -20,7 +20,7 @@ from topocheck.tests_live.labs.plans.bounds import table as bounds_table
 from topocheck.tests_live.labs.plans.common import LabOptions, Links, Results, Rows, link_rows
 from topocheck.tests_live.labs.plans.unmeasured import HOW_TO_SEE, why_no_gpu_mpi
 from topocheck.tests_live.labs.rank import measurement
-from topocheck.tests_live.labs.run import LIVE
+from topocheck.tests_live.labs.run import LIVE, scattered_note
 from topocheck.tests_live.launch.lab_job import LabRow
 from topocheck.tests_live.training.report_types import JobLayout
 from topocheck.topology.types import Nic, Topology
@@ -245,3 +245,23 @@ def test_backends_that_are_not_measured_have_rows_with_the_reason() -> None:
 def test_a_cuda_aware_mpi_is_named() -> None:
     assert "this MPI is CUDA-aware (ompi_info" in why_no_gpu_mpi(True)
     assert "this MPI is not CUDA-aware (ompi_info" in why_no_gpu_mpi(False)
+
+
+def test_samples_that_are_far_apart_are_told():
+    row = LabRow(id="lab:x", work="scatter", backend="gloo", ranks=2)
+    steady, wide = (measurement(row, Told("time", samples)) for samples in ([10.0, 10.0, 10.5], [10.0, 20.0, 40.0]))
+    assert scattered_note([steady, NotMeasured(id="y", reason="stopped")]) == ()
+    (note,) = scattered_note([steady, wide, steady])
+    # The quartiles of 10, 20 and 40 are 15 and 30.
+    assert note.startswith("Samples of 1 of 3 timings spread over more than 20% of their median (up to 75%)")
+
+
+def test_hierarchical_groups_are_explained_only_where_there_are_some():
+    def notes(*ranks: int) -> str:
+        options = msgspec.structs.replace(OPTIONS, ranks=ranks)
+        rows = plan("collectives", options=options)
+        table = LIVE["collectives"][1](JOB, options, {}, rows, Results(made(rows))).tables[0]
+        return " ".join(table.notes)
+
+    assert "hierarchical" not in notes(2)
+    assert "hierarchical: groups of ranks stand for nodes" in notes(2, 4)

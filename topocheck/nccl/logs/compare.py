@@ -48,7 +48,7 @@ def compare(log: NcclLog, prediction: Prediction) -> LogComparison:
         if expected is None or isinstance(expected.transport, Missing) or expected.transport_kind is None:
             continue
         compared += 1
-        found = _differs(log, pair, expected, expected.transport_kind, p2p_refused=p2p_refused)
+        found = _differs(log, pair, expected, expected.transport_kind, prediction.settings, p2p_refused=p2p_refused)
         if found is None:
             agree += 1
         else:
@@ -179,7 +179,13 @@ def _layout(log: NcclLog, prediction: Prediction) -> list[LogDifference]:
 
 
 def _differs(
-    log: NcclLog, pair: LogPair, expected: RankPair, wanted: TransportKind, *, p2p_refused: bool
+    log: NcclLog,
+    pair: LogPair,
+    expected: RankPair,
+    wanted: TransportKind,
+    settings: dict[str, str],
+    *,
+    p2p_refused: bool,
 ) -> LogDifference | None:
     seen = [take_apart(t) for t in pair.transports]
     kinds = {t.kind for t in seen}
@@ -189,7 +195,7 @@ def _differs(
             return _net_differs(subject, seen, expected)
         return None
     logged = ", ".join(sorted(t.text for t in seen))
-    why = tuple(_explain(log, pair, kinds, wanted, p2p_refused=p2p_refused))
+    why = tuple(_explain(log, pair, kinds, wanted, settings, p2p_refused=p2p_refused))
     return LogDifference(subject=subject, logged=logged, predicted=str(expected.transport), explanations=why)
 
 
@@ -231,12 +237,24 @@ def _p2p_refused(log: NcclLog) -> bool:
 
 
 def _explain(
-    log: NcclLog, pair: LogPair, kinds: set[TransportKind], wanted: TransportKind, *, p2p_refused: bool
+    log: NcclLog,
+    pair: LogPair,
+    kinds: set[TransportKind],
+    wanted: TransportKind,
+    settings: dict[str, str],
+    *,
+    p2p_refused: bool,
 ) -> list[str]:
     out = [
         f"the log says {name}={values[0]}: predict with --set {name}={values[0]}"
         for name, values in log.settings.items()
         if name in _DECIDING and values
+    ]
+    out += [
+        f"{name}={value} is in force in the prediction, and the log does not name it: if the job ran without, predict"
+        f" with --set {name}="
+        for name, value in settings.items()
+        if name in _DECIDING and name not in log.settings
     ]
     a, b = (log.ranks.get(n) for n in (pair.from_rank, pair.to_rank))
     if a and b and a.host and b.host and a.host != b.host and "NET" in kinds and wanted != "NET":

@@ -202,7 +202,8 @@ class FailureFinder:
                 self._codes[code] = _Stated(count, first.line, text, *self._returned_near[code])
         if harmless:
             self._log.notes.append(
-                f"{harmless} threads returned an error after or before an init that completed, as at the end of a job:"
+                f"{harmless} thread{'s' * (harmless != 1)} returned an error after or before an init that completed, as"
+                " at the end of a job:"
                 " not counted as a failure"
             )
 

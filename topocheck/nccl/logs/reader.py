@@ -65,6 +65,11 @@ def _tells_of_failure(line: bytes) -> bool:
     return _FAILS.search(line) is not None
 
 
+def _were(n: int, one: str) -> str:
+    """Return `1 line was`, `2 lines were`."""
+    return f"1 {one} was" if n == 1 else f"{n} {one}s were"
+
+
 def _without_next_head(text: bytes, before: bytes) -> bytes:
     """Return a message without the head of the next one in its line: both ranks' host is most often the same."""
     own = HEAD.search(before)
@@ -221,11 +226,11 @@ class LogReader(Handlers):
         log.failures = fitted(log, log.failures)
         log.notes += _of_communicators(log)
         if log.long_lines:
-            log.notes.append(f"{log.long_lines} lines were longer than {MAX_LINE} bytes and read only so far")
+            log.notes.append(f"{_were(log.long_lines, 'line')} longer than {MAX_LINE} bytes and read only so far")
         if log.cut_lines:
-            log.notes.append(f"{log.cut_lines} lines were cut off in the middle and passed over")
+            log.notes.append(f"{_were(log.cut_lines, 'line')} cut off in the middle and passed over")
         if log.undecodable:
-            log.notes.append(f"{log.undecodable} texts were not UTF-8; what could not be read is marked")
+            log.notes.append(f"{_were(log.undecodable, 'text')} not UTF-8; what could not be read is marked")
         if not log.nccl_lines and not log.tests and not log.failures:
             log.notes.append("no line of NCCL: was it run with NCCL_DEBUG=INFO, and does the log hold its output?")
         return log

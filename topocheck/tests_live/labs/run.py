@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from time import gmtime, monotonic, strftime
 
 import msgspec
@@ -56,6 +56,8 @@ LIVE: dict[str, tuple[Plan, Fill]] = {
 }
 
 
+SCATTER = 0.2
+"""Spread of the samples of one timing (interquartile range over median) from which a note says so."""
 FIRST_S = 120.0
 """Seconds that the other ranks wait for what rank 0 decides; before it, it may run the rows of other backends."""
 Texts = dict[Words, Words]
@@ -112,7 +114,7 @@ class Runner:
             reading=lab.reading,
             source=lab.source,
             tables=filled.tables,
-            notes=filled.notes,
+            notes=(*scattered_note(outcomes), *filled.notes),
             fits=filled.fits,
             not_measured=tuple(o for o in outcomes if isinstance(o, NotMeasured) and o.required),
             measurements=tuple(o for o in outcomes if isinstance(o, Measurement)),
@@ -210,6 +212,19 @@ class Runner:
         life = life_of(self.meeting)
         ranks = Ranks((*rows.train, *rows.lab), job, environment(None), self._heard, start, life)
         yield from heard_from(ranks, self.software)
+
+
+def scattered_note(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Return the note where samples of one timing are far apart: times and ratios of such a run are rough."""
+    timed = [o for o in outcomes if isinstance(o, Measurement) and len(o.samples) > 1]
+    wide = [m.spread for m in timed if m.spread > SCATTER]
+    if not wide:
+        return ()
+    return (
+        f"Samples of {len(wide)} of {len(timed)} timings spread over more than {SCATTER:.0%} of their median "
+        f"(up to {max(wide):.0%}), so these are rough: something else ran meanwhile, or ranks shared cores. Run it "
+        "again on a node at rest.",
+    )
 
 
 def from_first(meeting: Rendezvous | None, key: str, mine: dict[str, str]) -> dict[str, str]:

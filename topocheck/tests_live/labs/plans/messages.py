@@ -179,7 +179,7 @@ def fill_collectives(
                 )
     notes = [*crowded_note(job, counts(job, options))]
     notes.append("size: of one rank's buffer; of gather, all_gather and scatter of one rank's part, as MPI counts it")
-    if job.nodes == 1:
+    if job.nodes == 1 and any(r.work == "hierarchical_all_reduce" for r in rows.lab):
         notes.append("hierarchical: groups of ranks stand for nodes, since all ranks are on one")
     return Filled(
         tables=(LabTable(spec=spec, rows=lines(out), notes=tuple(notes)), links.table()),
