@@ -66,6 +66,17 @@ def test_locked_memory_fails_beside_rdma_only() -> None:
     assert findings("limits.memlock", variant(HGX, process=DOCKER)) == ()
 
 
+def test_locked_memory_without_the_devices_to_use_it_is_a_note() -> None:
+    """A container without /dev/infiniband uses TCP, whatever it may lock; `rdma.verbs-device-missing` says so."""
+    told = {"limits": {"memlock": "65536"}, "process": DOCKER}
+    c = variant(HGX, **told, files={"/dev/infiniband": {"remove": True}})
+    f = one("limits.memlock", c)
+    assert f.state is State.NOTE
+    assert "once they are" in f.consequence
+    assert one("rdma.verbs-device-missing", c).state is State.WARN
+    assert one("limits.memlock", variant(HGX, **told)).state is State.FAIL
+
+
 def test_the_capability_lifts_the_limit_and_a_large_limit_is_a_note() -> None:
     assert one("limits.memlock", variant(HGX, limits={"memlock": "8388608"})).state is State.NOTE  # root, all bits
     small = one("limits.memlock", variant(HGX, limits={"memlock": "65536"}))

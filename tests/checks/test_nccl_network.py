@@ -44,6 +44,36 @@ def test_an_interface_that_is_down_fails() -> None:
     assert "eno1 is down" in one("nccl.interface-missing", with_node(c, net=net)).title
 
 
+def test_a_network_that_is_not_here_fails() -> None:
+    """With NCCL_NET=IB there is no way back to TCP or to a plugin: init fails where no device fits."""
+    f = one("nccl.network-missing", with_env("l40s_x8", NCCL_NET="ib"))
+    assert f.state is State.FAIL
+    assert "no RDMA device with an active port" in f.title
+    off = one("nccl.network-missing", with_env(HGX, NCCL_NET="IB", NCCL_IB_DISABLE="1"))
+    assert "NCCL_IB_DISABLE=1" in off.title
+    assert (
+        "NCCL_IB_HCA=ens leaves" in one("nccl.network-missing", with_env(HGX, NCCL_NET="IB", NCCL_IB_HCA="ens")).title
+    )
+    assert findings("nccl.network-missing", with_env(HGX, NCCL_NET="IB")) == ()
+    assert findings("nccl.network-missing", with_env(HGX, NCCL_NET="IB", NCCL_IB_DISABLE="0")) == ()
+    for other in ({}, {"NCCL_NET": "Socket"}, {"NCCL_NET": "AWS Libfabric"}):
+        assert state("nccl.network-missing", with_env(HGX, **other)) is State.NOT_APPLICABLE
+    assert state("nccl.network-missing", with_env("no_pci", NCCL_NET="IB")) is State.NOT_APPLICABLE
+
+
+def test_efa_is_no_infiniband() -> None:
+    c = variant(HGX, nics={"layer": "Unspecified"}, environment={"NCCL_NET": "IB"})
+    f = one("nccl.network-missing", c)
+    assert "neither InfiniBand nor RoCE (Unspecified)" in f.title
+    assert "unset NCCL_NET" in (f.fix or "")
+
+
+def test_devices_nobody_could_read_are_no_lack() -> None:
+    c = with_env(HGX, NCCL_NET="IB")
+    late = with_node(c, net=msgspec.structs.replace(c.node.net, rdma=Missing(Reason.TIMED_OUT)))
+    assert one("nccl.network-missing", late).state is State.UNKNOWN
+
+
 def test_an_interface_to_type_is_one_word_of_a_shell() -> None:
     name = "e$(touch x)"
     told = {"interfaces": {"br-5f2a": {}, name: {}}, "addresses": {"br-5f2a": ["172.18.0.1/16"], name: ["10.1.2.3/16"]}}

@@ -92,5 +92,20 @@ def test_acs_names_only_the_ports_on_the_way() -> None:
     assert [e.source for e in f.evidence] == [f"{above.chain[-2]} ACSCtl"]
 
 
+def test_acs_below_a_switch_is_no_matter_of_pairs_that_share_none() -> None:
+    """What such a pair sends leaves the switch upwards in any case: the redirect changes the way of one pair only."""
+    c = variant("l40s_x8", patch={"above GPU0": {"acs": "0x1d"}})
+    (f,) = findings("p2p.acs-redirect", c)
+    assert f.state is F
+    assert f.title.startswith("ACS redirects peer traffic of GPU0-GPU1 at ")
+    # Nor does the option for boot name ports of other switches.
+    option = (f.fix or "").partition("pci=disable_acs_redir=")[2].partition("'")[0].split(";")
+    assert len(option) == 2
+    # Root ports have a say in what goes from one switch to another.
+    (f,) = findings("p2p.acs-redirect", variant("l40s_x8", patch={"all root_port": {"acs": "0x1d"}}))
+    assert "GPU0-GPU2" in f.title
+    assert "GPU0-GPU1" not in f.title
+
+
 def test_a_product_sold_without_peer_access_needs_no_mending() -> None:
     assert [f.fix for f in findings("p2p.refused", healthy("rtx4090_x8"))] == [None]

@@ -92,7 +92,8 @@ FAULTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "fabric unequal": ("gb200_tray", {
         "gpus": {"fabric": {"clusterUuid": "00000000-0000-0000-0000-000000000000", "cliqueId": 0}}}),
     "peers refused": ("l40s_x8", {"p2p": {"PIX": "TNS", "all": "OK"}, "system": {"iommu": "DMA-FQ"},
-                                  "nvml": {"DeviceGetP2PStatus|0|5|0": 1}, "limits": {"shm_bytes": 64 << 20}}),
+                                  "nvml": {"DeviceGetP2PStatus|0|5|0": 1}, "limits": {"shm_bytes": 64 << 20},
+                                  "environment": {"NCCL_NET": "IB"}}),
     "peers redirected": ("rtx6000ada_x4", {
         "patch": {"above GPU0": {"acs": "0x1d"}}, "system": {"iommu": "DMA"},
         "environment": {"NCCL_SHM_DISABLE": "1"}}),
@@ -105,6 +106,8 @@ FAULTS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "limits": {"shm_bytes": 100 << 20}, "p2p": {"all": "DR", "read": "DR", "write": "DR"},
         "environment": {"NCCL_NVLS_ENABLE": "1"},
         "files": {"/dev/shm/nccl-aXb3": {"text": "x", "size": 90 << 20, "mtime": 1_767_200_000}}}),
+    "little memory to lock": (HGX, {
+        "process": _DOCKER, "system": {"marks": ["/.dockerenv"]}, "limits": {"memlock": "8388608"}}),
     "one far NIC": (HGX, {"patch": {"mlx5_2": {"hidden": "1"}}}),
     "nodes untold": (HGX, {
         "patch": {"all gpu": {"node": "-1"}, "all root_port": {"node": "-1"}, "all upstream": {"node": "-1"},

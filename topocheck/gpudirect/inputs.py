@@ -16,7 +16,7 @@ from topocheck.model.kernel_options import iommu_mode, pass_through
 from topocheck.model.node import Node
 from topocheck.model.pci import PciDevice
 from topocheck.topology.paths import product_of
-from topocheck.topology.tree import common_length
+from topocheck.topology.tree import Chain, common_length
 from topocheck.topology.types import Gpu, Nic, Topology
 
 T = TypeVar("T")
@@ -262,9 +262,9 @@ def _acs_below(g: Ground, side: _Side, n: int) -> Acs:
     ACS on the upstream port that two devices share, or above it, does nothing to traffic between them.
     """
     redirecting, unread = [], []
-    for element in side.above[n:]:
-        node, port = g.topology.tree.get(element), g.devices.get(element)
-        if node is None or port is None or node.role not in ("root_port", "downstream_port"):
+    for element in ports_that_redirect(g.topology, side.above, n):
+        port = g.devices.get(element)
+        if port is None:
             continue
         word = port.acs
         if not isinstance(word, Missing):
@@ -275,6 +275,17 @@ def _acs_below(g: Ground, side: _Side, n: int) -> Acs:
     found = Acs(tuple(redirecting), tuple(unread)) if redirecting or unread else _NO_ACS
     side.acs[n] = found
     return found
+
+
+def ports_that_redirect(topology: Topology, above: Chain, n: int) -> tuple[str, ...]:
+    """Return the ports above a device, below the first `n` elements that another shares, at which ACS has a say.
+
+    A redirect changes the way of a packet that would turn around at the port. Where two devices share no switch, what
+    one sends leaves its own switch upwards in any case, so only root ports have a say.
+    """
+    shares_port = n > 0 and above[n - 1] in topology.tree and topology.tree[above[n - 1]].role != "host_bridge"
+    roles = ("root_port", "downstream_port") if shares_port else ("root_port",)
+    return tuple(x for x in above[n:] if x in topology.tree and topology.tree[x].role in roles)
 
 
 def acs_evidence(ports: Iterable[PciDevice]) -> tuple[Evidence, ...]:

@@ -150,8 +150,13 @@ def shm_leftovers(c: Context) -> Iterator[Finding]:
     "limits.memlock",
     title="Locked memory is limited on a node with RDMA NICs",
     severity=State.FAIL,
-    reads=("/proc/self/limits Max locked memory", "/proc/self/status CapEff", "/sys/class/infiniband"),
-    needs=Needs(("rdma",), ("limits", "status")),
+    reads=(
+        "/proc/self/limits Max locked memory",
+        "/proc/self/status CapEff",
+        "/sys/class/infiniband",
+        "/dev/infiniband",
+    ),
+    needs=Needs(("rdma",), ("limits", "status", "verbs")),
     scope=Scope.PROCESS,
     thresholds=("fail_bytes",),
 )
@@ -170,7 +175,8 @@ def memlock(c: Context) -> Iterator[Finding]:
         `--ulimit memlock=-1`), then a new login: a running session keeps its limit.
 
     Does not apply:
-        Without an active RDMA NIC; a few MiB are then many systems' default.
+        Without an active RDMA NIC; a few MiB are then many systems' default. A note where this process has none of the
+        devices under /dev/infiniband (`rdma.verbs-device-missing`): it registers nothing until it is given them.
     """
     nics = active_nics(c)
     rdma = c.node.net.rdma
@@ -191,14 +197,18 @@ def memlock(c: Context) -> Iterator[Finding]:
     least = c.threshold("limits.memlock", "fail_bytes", _GIB)
     capable = known(c.node.limits.capabilities) and "IPC_LOCK" in c.node.limits.capabilities
     low = limit < least
+    unused = low and not _has_verbs(c)
     lifted = "; the capability IPC_LOCK of this process lifts it, its children without it are bound" if capable else ""
     yield Finding(
-        state=unless_lost(c, State.FAIL, "status") if low and not capable else State.NOTE,
+        state=unless_lost(c, State.FAIL, "status", "verbs") if low and not capable and not unused else State.NOTE,
         subject="process",
         title=f"this process may lock {size_text(limit)} of memory, and {listed(n.label for n in nics)} "
         f"{'is' if len(nics) == 1 else 'are'} active{lifted}",
         consequence="a child of it without the capability cannot register memory with the NIC, and its job ends"
         if low and capable
+        else "none of their devices under /dev/infiniband is here; once they are, registering memory fails "
+        "(`ibv_reg_mr`: cannot allocate memory)"
+        if unused
         else "registering memory with the NIC fails (`ibv_reg_mr`: cannot allocate memory), and the job ends"
         if low
         else "large jobs may reach it when they register memory with the NIC",
@@ -210,6 +220,14 @@ def memlock(c: Context) -> Iterator[Finding]:
         else "memlock unlimited in /etc/security/limits.conf and LimitMEMLOCK=infinity in slurmd's unit, then a new "
         "login: a running session keeps its limit",
     )
+
+
+def _has_verbs(c: Context) -> bool:
+    """Tell whether a device file of an RDMA NIC is here; where that could not be read, it counts as here."""
+    devices = c.node.net.verbs_devices
+    if isinstance(devices, Missing):
+        return devices.reason is not Reason.ABSENT
+    return any(d.startswith("uverbs") for d in devices)
 
 
 @check(

@@ -6,13 +6,24 @@ import ipaddress
 import shlex
 from collections.abc import Iterator
 
+from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.shared.common import listed
-from topocheck.checks.shared.settings import in_force, place, quoted, read_names, shadowed_twins, values
-from topocheck.checks.sources import GPUS, Needs
+from topocheck.checks.shared.settings import (
+    active_nics,
+    in_force,
+    judged_version,
+    place,
+    quoted,
+    read_names,
+    shadowed_twins,
+    values,
+)
+from topocheck.checks.sources import GPUS, NICS, Needs
 from topocheck.model.base import Evidence, Finding, Missing, State, known
 from topocheck.model.net import NetInterface
 from topocheck.model.system import Setting
+from topocheck.nccl.topofile.nic_selection import rdma_entries, rdma_unknown
 
 _UP = 0x1
 """IFF_UP (Linux include/uapi/linux/if.h)."""
@@ -116,6 +127,78 @@ def interface_missing(c: Context) -> Iterator[Finding]:
                     rule="every name matches an interface",
                     fix=f"drop it, or correct it; up here: {there}",
                 )
+
+
+@check(
+    "nccl.network-missing",
+    title="NCCL_NET asks for InfiniBand, and NCCL finds no device for it",
+    severity=State.FAIL,
+    reads=("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "/sys/class/infiniband/*/ports/*/{state,link_layer}"),
+    needs=Needs((*NICS, "settings"), ("verbs", "nccl")),
+    scope=Scope.PROCESS,
+)
+def network_missing(c: Context) -> Iterator[Finding]:
+    """NCCL_NET=IB asks for NCCL's own InfiniBand and RoCE transport, and no device here fits it.
+
+    Looks at:
+        The RDMA devices that NCCL takes for it: with an active port of link layer InfiniBand or Ethernet, left by
+        NCCL_IB_HCA, and none with NCCL_IB_DISABLE. EFA is neither: NCCL reaches it by its plugin only.
+
+    Why it matters:
+        With NCCL_NET there is no fallback: ncclCommInitRank fails, on one node too.
+
+    Fix:
+        Unset NCCL_NET, so that NCCL takes a plugin, InfiniBand or TCP, whichever it finds.
+
+    Does not apply:
+        Where NCCL_NET is unset or names another network, and without a GPU.
+    """
+    s = in_force(c).get("NCCL_NET")
+    if s is None or s.value.lower() != "ib":
+        raise not_applicable("NCCL_NET does not ask for InfiniBand")
+    if not c.topology.gpus:
+        raise not_applicable("no NVIDIA GPU, so no NCCL job runs here")
+    if rdma_unknown(c.node):
+        title = f"{s.name}={s.value}: the RDMA devices here cannot be determined: {c.node.net.rdma}"
+        yield Finding(state=State.UNKNOWN, subject=place(s), title=title)
+        return
+    if rdma_entries(c.node, judged_version(c), values(c), frozenset()):
+        return
+    why, more, fix = _why_no_network(c)
+    yield Finding(
+        state=unless_lost(c, State.FAIL, "rdma", "verbs", "settings"),
+        subject=place(s),
+        title=f"{s.name}={s.value} leaves NCCL no network: {why}",
+        consequence="ncclCommInitRank fails, on one node too; there is no fallback to TCP",
+        evidence=(*quoted(s), *more),
+        rule="an active InfiniBand or RoCE port that the settings leave (NVIDIA/nccl src/transport/net_ib)",
+        fix=fix,
+    )
+
+
+def _why_no_network(c: Context) -> tuple[str, tuple[Evidence, ...], str]:
+    """Return why NCCL's own RDMA transport has no device, the evidence of it, and what to do."""
+    unset = "unset NCCL_NET, and NCCL takes the network that it finds"
+    off, hca = in_force(c).get("NCCL_IB_DISABLE"), in_force(c).get("NCCL_IB_HCA")
+    nics = active_nics(c)
+    if off is not None and values(c).nonzero("NCCL_IB_DISABLE"):
+        return f"NCCL_IB_DISABLE={off.value} switches it off", quoted(off), "unset NCCL_IB_DISABLE, or NCCL_NET"
+    if not nics:
+        return "there is no RDMA device with an active port", (Evidence("/sys/class/infiniband", "none"),), unset
+    ports = [(n, p) for n in nics if n.rdma is not None for p in n.rdma.ports if p.state == "ACTIVE"]
+    layers = sorted({p.link_layer for _, p in ports if isinstance(p.link_layer, str)} - {"InfiniBand", "Ethernet"})
+    shown = tuple(e for _, p in ports[:2] for e in p.evidence("link_layer"))
+    if layers and all(p.link_layer in layers for _, p in ports):
+        text = f"the ports of {listed((n.label for n in nics), 4)} are neither InfiniBand nor RoCE ({listed(layers)})"
+        return text, shown, unset
+    if hca is not None:
+        here = listed((n.label for n in nics), 4)
+        return (
+            f"NCCL_IB_HCA={hca.value} leaves no active port of {here}",
+            quoted(hca),
+            "correct NCCL_IB_HCA, or unset it",
+        )
+    return f"this process may not use {listed((n.label for n in nics), 4)}", shown, unset
 
 
 @check(

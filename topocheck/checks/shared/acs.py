@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from topocheck.checks.registry import Context
 from topocheck.checks.shared.common import pci_devices
 from topocheck.checks.shared.fixes import Fix, first_fitting, kernel_from, never
+from topocheck.gpudirect.inputs import ports_that_redirect
 from topocheck.model.base import Missing
 from topocheck.model.pci import PciDevice
 from topocheck.topology.tree import common_length
@@ -50,15 +51,12 @@ def acs_clear(c: Context, redirecting: Mapping[str, PciDevice], on_way: Iterable
 
 
 def ports_between(c: Context, a: str, b: str) -> tuple[PciDevice, ...]:
-    """Return the root and downstream ports a packet passes between two devices, below what they share."""
-    chains, tree, devices = c.topology.chains, c.topology.tree, pci_devices(c)
-    ways = [chains.get(x, ())[:-1] for x in (a, b)]
+    """Return the ports at which ACS has a say in what goes between two devices, below what they share."""
+    devices = pci_devices(c)
+    ways = [c.topology.chains.get(x, ())[:-1] for x in (a, b)]
     shared = common_length(*ways)
-    names = [x for way in ways for x in way[shared:]]
-    return tuple(devices[x] for x in names if x in devices and x in tree and tree[x].role in _PORTS)
-
-
-_PORTS = ("root_port", "downstream_port")
+    names = [x for way in ways for x in ports_that_redirect(c.topology, way, shared)]
+    return tuple(devices[x] for x in names if x in devices)
 
 
 def _older_than_4_19(c: Context) -> bool:
