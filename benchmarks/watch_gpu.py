@@ -343,7 +343,8 @@ def report(
     print("\nCPU time at 1 Hz, all processes of the sampler")
     for n, share in costs.items():
         print(f"  {n} GPUs: " + ("nothing to sample" if share is None else f"{100 * share:.3f} % of a core"))
-    known = {n: c for n, c in costs.items() if c is not None}
+    # Without a GPU there is no process that asks NVML: what one more GPU takes is seen from one on.
+    known = {n: c for n, c in costs.items() if c is not None and n > 0}
     if len(known) > 1:
         few, many = min(known), max(known)
         each = (known[many] - known[few]) / (many - few)

@@ -162,7 +162,8 @@ def _remove(work: Path) -> None:
     if work.exists():  # a folder that was made unreadable, a file that a process still makes, or very many levels
         for entry in _entries(work):
             if entry.is_dir(follow_symlinks=False):
-                os.chmod(entry.path, 0o700)
+                with contextlib.suppress(OSError):  # below so many levels that the path is too long
+                    os.chmod(entry.path, 0o700)
         subprocess.run(["rm", "-rf", "--", work], check=True)
 
 
