@@ -91,6 +91,21 @@ def test_a_recording_is_judged_and_drawn_later(libraries: Path, tmp_path: Path, 
     assert (p.returncode, "need this machine" in err) == (2, True)
 
 
+@pytest.mark.parametrize("samples", [0, 1])
+def test_a_recording_that_was_cut_early_is_not_healthy(libraries: Path, tmp_path: Path, samples: int) -> None:
+    file = tmp_path / "w.jsonl"
+    start(libraries, "--interval", "0.2", "--for", "0.4s", "-q", "--record", str(file)).communicate(timeout=PATIENCE_S)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[: 1 + samples]) + lines[1 + samples][:20])
+    out, err = start(libraries, "--from", str(file)).communicate(timeout=PATIENCE_S)
+    p = start(libraries, "--from", str(file), "--format", "json")
+    out_json, _ = p.communicate(timeout=PATIENCE_S)
+    assert p.returncode == 3
+    said = f"nothing was measured: it holds {samples} sample"
+    assert said in " ".join(out.split()), err
+    assert json.loads(out_json)["exit_code"] == 3
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -178,4 +178,13 @@ def _judged_alone(history: History, name: str, policy: Policy) -> Outcome:
     node = Node(source=plain_text(name), taken_at=history.header.begun)
     results, findings = judge_watch(history, node=node, policy=policy)
     none = "" if any(d.is_gpu for d in history.header.devices) else "no GPU was sampled"
-    return conclude(node, findings, results, replace(policy, require_probes=()), no_gpu=none)
+    n = len(history.samples)
+    untold = f"it holds {n} sample{'' if n == 1 else 's'}, and what grew takes two: was it cut, or just begun?"
+    return conclude(
+        node,
+        findings,
+        results,
+        replace(policy, require_probes=()),
+        cannot_tell=(f"nothing was measured: {untold}",) if n < 2 and history.header.devices else (),
+        no_gpu=none,
+    )

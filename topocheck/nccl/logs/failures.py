@@ -13,6 +13,7 @@ from topocheck.nccl.logs.last_warnings import LastWarnings
 from topocheck.nccl.logs.phrases import Phrases
 from topocheck.nccl.logs.returns import Returns
 from topocheck.nccl.logs.signs import fallback, ranked, rows, signs_in
+from topocheck.nccl.logs.tracebacks import Tracebacks
 from topocheck.nccl.logs.types import MAX_RANKS, LogCause, LogFailure, NcclLog
 
 _WORDS: tuple[tuple[ResultCode, str], ...] = (
@@ -72,9 +73,14 @@ class FailureFinder:
         self._near: dict[tuple[bytes, bool], _Warned] = {}
         self._returns = Returns()
         self._last = LastWarnings()
+        self._tracebacks = Tracebacks()
         self._returned_near: dict[ResultCode, tuple[_Warned | None, bool]] = {}
         self._timeouts: dict[int, tuple[int, str]] = {}
         self._timeout_lines: tuple[int, int] = (0, 0)
+
+    def program(self, line: bytes, number: int) -> None:
+        """Take any line that is not NCCL's own, before `plain` takes those that may tell of a failure."""
+        self._tracebacks.take(line, number)
 
     def plain(self, line: bytes, number: int) -> None:
         """Take a line that is not NCCL's own but may tell of its failure."""
@@ -185,11 +191,26 @@ class FailureFinder:
         out = [self._stated(code, s, signs) for code, s in self._codes.items()]
         out += self._alone(signs, out)
         out = sorted([*out, *self._timed_out()], key=lambda f: f.line)
-        out = out or self._last.failures(self._log, completed)
+        out = out or list(self._last.failures(self._log, completed))
+        out = self._with_exceptions(out, completed)
         waiting = _unfinished(self._log)
         if out and waiting is not None:
             self._log.notes.append(f"init did not complete: {waiting.text}")
         return tuple(out) if out or waiting is None else (waiting,)
+
+    def _with_exceptions(self, out: list[LogFailure], completed: dict[bytes, int]) -> list[LogFailure]:
+        """Add the exceptions by which programs ended, after what is known of NCCL; they explain a launcher's words."""
+        raised, went_on = self._tracebacks.failures(_is_told, completed.values())
+        if went_on:
+            self._log.notes.append(
+                f"{went_on} Python traceback{'s' * (went_on != 1)} before the init of every process completed: not"
+                " counted as a failure"
+            )
+        if any(c.id == "death_signal" for f in out for c in f.causes):
+            raised = [f for f in raised if not f.text.startswith("KeyboardInterrupt")]  # SIGINT, that is said
+        if raised:
+            out = [f for f in out if {c.id for c in f.causes} != {"killed"} or f.stated]
+        return [*out, *raised]
 
     def _count_returned(self, completed: dict[bytes, int]) -> None:
         ended, harmless = self._returns.failures(completed)
@@ -246,17 +267,17 @@ class FailureFinder:
             loud = s.id in self._loud and table[s.id].kind in ("failure", "general")
             if loud and s.id not in taken and s.id not in wrong and s.line not in lines:
                 open_.setdefault((s.line, table[s.id].code), []).append(s)
-        return [
-            LogFailure(
-                code=code,
-                count=max(self._loud[s.id] for s in found),
-                line=line,
-                text=found[0].text,
-                causes=tuple(ranked((s.id for s in found), (), self._log.signs)),
-                stated=False,
-            )
-            for (line, code), found in open_.items()
-        ]
+        all_open = {(s.id, code) for (_, code), found in open_.items() for s in found}
+        out = []
+        for (line, code), found in open_.items():
+            causes = tuple(ranked((s.id for s in found), (), self._log.signs))
+            first = causes[0].id if causes else ""
+            if first not in {s.id for s in found} and (first, code) in all_open:
+                continue  # what a launcher says of a process that another line tells of
+            count = max(self._loud[s.id] for s in found)
+            text = found[0].text
+            out.append(LogFailure(code=code, count=count, line=line, text=text, causes=causes, stated=False))
+        return out
 
     def _timed_out(self) -> list[LogFailure]:
         """Return a failure for the collectives that did not end, with who waited in which and who did not."""
@@ -285,6 +306,14 @@ class FailureFinder:
         # One that stands for another only where its own code is stated: of that nothing is said here.
         wrong |= {s.id for s in signs for x in table[s.id].instead_of if (x, s.line) in at and x not in wrong}
         return tuple(s for s in signs if s.id in self._loud and s.id not in explained | wrong and s.line not in lines)
+
+
+def _is_told(text: str) -> bool:
+    """Tell whether the text of an exception makes a failure by its code or by its signs."""
+    if _code_in(text) is not None or _TIMEOUT.search(text.encode()):
+        return True
+    found = signs_in(text, program=_OF_NCCL.search(text.encode()) is None)
+    return any(s.kind in ("failure", "general") for s in found)
 
 
 def _unfinished(log: NcclLog) -> LogFailure | None:

@@ -31,6 +31,7 @@ _FAILS = re.compile(
     rb"|CANCELLED|NVRM: Xid"
     rb"|loopback|exited on|exitcode|mpirun"
     rb"|BAD TERMINATION|terminate called|shared object|no kernel image|NODE_FAIL|[Gg]loo|Invalid number of GPUs"
+    rb"|death signal"
     rb"|watchdog hang|monitoredBarrier|No CUDA GPUs|NVIDIA driver on your system|with CUDA enabled|unable to reliably"
     rb"|lost communication|daemon has unexpectedly|slots available|key verification failed|nvidia-container-cli"
     rb"|CDI device|device driver \"|retry count exceeded|nvshmem|with status=|has died|died unexpectedly"
@@ -160,6 +161,7 @@ class LogReader(Handlers):
     def _plain(self, line: bytes) -> None:
         """Take a line that is not NCCL's own."""
         number = self.log.lines
+        self._failures.program(line, number)
         if self._last_error and line.strip():
             self._last_error = False
             self._failures.last_error(line, number)
