@@ -124,7 +124,8 @@ class Tracebacks:
             completed: lines of the last finished init of each process: a traceback before all of them ended nothing.
         """
         started = min(completed, default=0)
-        out, went_on = [], 0
+        out: list[LogFailure] = []
+        went_on = 0
         for text, raised in self._raised.items():
             if explained(text):
                 continue
