@@ -272,3 +272,73 @@ def test_switches_whose_board_is_not_known_are_still_compared(address: str) -> N
     assert lost
     report = c.without(lost, "not_recorded")
     assert [f.state for f in report.findings if f.id == "consistency.gpu-missing"] == [State.WARN]
+
+
+HIDING = ("access:/dev/nvidia1|", "list:/dev", "list:/proc/driver/nvidia/gpus", "read:/proc/driver/nvidia/version",
+          "lines:/proc/driver/nvidia/gpus/0000:46:00.0/")  # fmt: skip
+"""What says that the device cgroup hides GPU1 of h46_task_of_one_gpu."""
+
+
+def states_of(report: Report, id_: str, address: str = "") -> list[State]:
+    return [f.state for f in report.findings if f.id == id_ and (not address or address in f.devices)]
+
+
+@pytest.mark.parametrize("begins", HIDING)
+def test_a_gpu_that_may_be_hidden_from_this_task_is_no_failure(begins: str) -> None:
+    c = case("h46_task_of_one_gpu")
+    report = c.without(asked(c, begins), "timed_out")
+    assert states_of(report, "driver.gpu-not-listed", "0000:46:00.0") == [State.UNKNOWN]
+    assert states_of(report, "p2p.hidden-from-task") == [State.UNKNOWN]
+
+
+def test_two_gpus_that_a_task_may_open_are_enough() -> None:
+    """GPU2 may be hidden or not: this step has two GPUs in any case."""
+    c = case("h47_step_of_two_gpus")
+    assert states_of(c.without(asked(c, "access:/dev/nvidia2|"), "timed_out"), "p2p.hidden-from-task") == []
+
+
+@pytest.mark.parametrize("begins", ["access:/dev/nvidia0|", "list:/dev", "list:/proc/driver/nvidia/gpus"])
+def test_gpus_that_nvml_lists_are_not_hidden(begins: str) -> None:
+    c = case(HGX)
+    report = c.without(asked(c, begins), "timed_out")
+    assert states_of(report, "driver.gpu-not-listed") + states_of(report, "p2p.hidden-from-task") == []
+
+
+@pytest.mark.parametrize(
+    ("begins", "files", "state"),
+    [
+        ("list:/dev", {}, State.UNKNOWN),
+        ("list:/dev", {"/dev/kmsg": "NVRM: GPU 0000:5c:00.0: RmInitAdapter failed! (0x62:0x40:2477)"}, State.FAIL),
+        # All files may be opened, so none is hidden, whichever is that of this GPU.
+        ("list:/proc/driver/nvidia/gpus", {}, State.FAIL),
+    ],
+)
+def test_a_gpu_that_is_not_hidden_fails_still(begins: str, files: dict[str, str], state: State) -> None:
+    c = Case("one not driven", record(HGX, patch={"GPU3": {"driver": "none"}}, files=files))
+    (f,) = (f for f in c.base.findings if f.id == "driver.gpu-not-listed")
+    assert f.devices == ("0000:5c:00.0",)
+    report = c.without(asked(c, begins), "timed_out")
+    assert states_of(report, "driver.gpu-not-listed", f.devices[0]) == [state]
+
+
+@pytest.mark.parametrize("what", ["readlink:/sys/bus/pci/devices/", "read:/sys/kernel/iommu_groups/"])
+def test_without_iommu_groups_the_driver_may_refuse_a_dma_buf(what: str) -> None:
+    c = case("h53_gb200_iommu_groups")
+    lost = [q for q in c.questions if q.startswith(what) and q.endswith(("/iommu_group", "/type"))]
+    assert lost
+    verdicts = [v.dma_buf for v in c.without(lost, "timed_out").gpudirect.rdma]
+    assert verdicts == [v.dma_buf for v in c.base.gpudirect.rdma] == [Verdict.UNKNOWN] * len(verdicts)
+
+
+@pytest.mark.parametrize(
+    ("calls", "lost"),
+    [
+        (("DeviceGetName",), []),
+        (("DeviceGetPerformanceState",), []),
+        (("DeviceGetName", "DeviceGetPerformanceState"), [State.FAIL]),
+    ],
+)
+def test_a_gpu_without_a_name_is_lost_if_it_answers_nothing_else(calls: tuple[str, ...], lost: list[State]) -> None:
+    c = case(HGX)
+    report = c.without([f"nvml:{call}|1" for call in calls], "error")
+    assert states_of(report, "pcie.device-lost") == lost

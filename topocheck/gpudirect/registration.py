@@ -217,10 +217,17 @@ def _topology_check(g: Ground, gpu: Gpu, nic: Nic, shown: tuple[Evidence, ...]) 
         return None
     ends = (gpu.address, nic.address)
     groups = [d.iommu_group if (d := g.devices.get(a)) is not None else ABSENT for a in ends]
-    if any(isinstance(x, Missing) for x in groups) or groups[0] == groups[1]:
+    if known(groups[0]) and groups[0] == groups[1]:
         return None
     iommu = iommu_of(g, gpu.address, nic.address)
-    if iommu.mode != "translated":
+    unread = {a: why for a in ends if (why := _unread_group(g, a)) is not None}
+    if unread and iommu.mode in ("translated", "unknown"):
+        return ReasonStep(
+            f"DMA-BUF: the driver compares the IOMMU groups of {gpu.label} and {nic.label}, which could not be read",
+            "unknown",
+            (*shown, *set_to, *(Evidence(f"{a} iommu_group", str(why)) for a, why in unread.items())),
+        )
+    if any(isinstance(x, Missing) for x in groups) or iommu.mode != "translated":
         return None
     said_so = tuple(Evidence(f"{a} iommu_group", str(n)) for a, n in zip(ends, groups, strict=True))
     return ReasonStep(
@@ -230,6 +237,13 @@ def _topology_check(g: Ground, gpu: Gpu, nic: Nic, shown: tuple[Evidence, ...]) 
         (*shown, *set_to, *said_so, *iommu.evidence),
         allow,
     )
+
+
+def _unread_group(g: Ground, address: str) -> Missing | None:
+    """Return why the IOMMU group of a device, or the type of its group, was lost; None where it was not."""
+    device = g.devices.get(address)
+    told = () if device is None else (device.iommu_group, device.iommu_group_type)
+    return next((x for x in told if isinstance(x, Missing) and is_lost(x)), None)
 
 
 def _open_modules(g: Ground, gpu: Gpu) -> str | None:

@@ -8,7 +8,7 @@ from topocheck.checks.needs import unless_lost
 from topocheck.checks.registry import Context, check, not_applicable
 from topocheck.checks.shared.common import given_away, listed, living, named, pci_devices, quote
 from topocheck.checks.shared.driver_start import refused_use, rejected_module
-from topocheck.checks.shared.driver_state import MISMATCH, file_evidence, refused_gpus
+from topocheck.checks.shared.driver_state import MISMATCH, file_evidence, refused_gpus, unread_file
 from topocheck.checks.shared.fixes import Fix, first_fitting, in_container, in_guest, in_slurm
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.checks.visibility import driver_loaded
@@ -234,7 +234,7 @@ def gpu_not_listed(context: Context) -> Iterator[Finding]:
 
     Does not apply:
         GPUs given to guests, excluded by a setting of the driver, or hidden from this container or job step (its
-        device cgroup does not let it open their files): a note.
+        device cgroup does not let it open their files): a note. Where that cannot be read, it is unknown.
     """
     if isinstance(context.node.nvml.gpus, Missing):
         raise not_applicable("NVML does not answer")
@@ -251,6 +251,10 @@ def gpu_not_listed(context: Context) -> Iterator[Finding]:
         driver = devices[gpu.address].driver
         other = isinstance(driver, str) and driver != "nvidia"
         refused = None if hidden or left_out or other else refused_use(context, gpu)
+        logged = _from_log(context, gpu.address)
+        if not (hidden or left_out or other or refused or logged) and (unread := unread_file(context, gpu.address)):
+            yield _not_told(gpu, unread)
+            continue
         yield Finding(
             state=State.NOTE if hidden or left_out or other else State.FAIL,
             subject=named(gpu),
@@ -264,11 +268,25 @@ def gpu_not_listed(context: Context) -> Iterator[Finding]:
             evidence=(
                 *devices[gpu.address].evidence("device", "driver"),
                 Evidence("NVML DeviceGetCount", str(len(context.node.nvml.gpus))),
-                *(refused.evidence if refused else _from_log(context, gpu.address)),
+                *(refused.evidence if refused else logged),
             ),
             rule="every NVIDIA GPU of the bus should be known to the driver",
             fix=refused.fix if refused else None if hidden or left_out or other else first_fitting(context, *_START),
         )
+
+
+def _not_told(gpu: Gpu, unread: Evidence) -> Finding:
+    """Return that a GPU which NVML does not list may be hidden from this process: what would say so was lost."""
+    return Finding(
+        state=State.UNKNOWN,
+        subject=named(gpu),
+        devices=(gpu.address,),
+        title="on the PCI bus, and NVML does not list it: whether the device cgroup hides it could not be read",
+        consequence="jobs here may have one GPU less",
+        evidence=(unread,),
+        rule="a GPU whose device file may not be opened is hidden, not broken",
+        fix=None,
+    )
 
 
 def _from_log(context: Context, address: str) -> tuple[Evidence, ...]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from topocheck.checks.registry import Context, Scope, check, not_applicable
 from topocheck.checks.shared.common import given_away, listed, living
-from topocheck.checks.shared.driver_state import file_evidence, refused_gpus
+from topocheck.checks.shared.driver_state import file_evidence, refused_gpus, unread_file
 from topocheck.checks.shared.fixes import Fix, first_fitting, in_slurm
 from topocheck.checks.sources import GPUS, Needs
 from topocheck.model.base import Evidence, Finding, State, small_number
+from topocheck.topology.types import Gpu
 
 _ON_NODE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
@@ -46,12 +47,18 @@ def hidden_from_task(c: Context) -> Iterator[Finding]:
     """
     hidden = refused_gpus(c)
     mine = [g for g in living(c) if g.address not in hidden and not given_away(g)]
-    if not hidden:
+    # A GPU that NVML lists may be opened: NVML leaves out those whose file it may not open.
+    unread = {g.address: e for g in mine if g.nvml is None and (e := unread_file(c, g.address)) is not None}
+    if not hidden and not unread:
         raise not_applicable("no GPU is hidden by the device cgroup")
     tasks = _tasks_here(c)
-    if tasks is None or tasks[0] < 2 or len(mine) != 1:
+    if tasks is None or tasks[0] < 2:
         return
     number, setting = tasks
+    if len(mine) > 1 and len(mine) - len(unread) <= 1:
+        yield _not_told([g for g in mine if g.address in unread], (*unread.values(), setting))
+    if len(mine) != 1:
+        return
     others = [g for g in living(c) if g.address in hidden]
     yield Finding(
         state=State.WARN,
@@ -62,6 +69,19 @@ def hidden_from_task(c: Context) -> Iterator[Finding]:
         evidence=(*file_evidence(c, [hidden[g.address] for g in others]), setting),
         rule=f"a task must be able to open the GPUs of its peers ({listed(g.label for g in others)} are hidden)",
         fix=first_fitting(c, *_FIXES),
+    )
+
+
+def _not_told(gpus: list[Gpu], evidence: tuple[Evidence, ...]) -> Finding:
+    """Return that this task may have one GPU alone: whether others are hidden from it was lost."""
+    return Finding(
+        state=State.UNKNOWN,
+        subject="process",
+        title=f"whether this task may open {listed(g.label for g in gpus)} could not be read",
+        consequence="if it may not, NCCL copies through shared memory instead of NVLink or PCIe P2P",
+        evidence=tuple(dict.fromkeys(evidence)),
+        rule="a task must be able to open the GPUs of its peers",
+        fix=None,
     )
 
 

@@ -8,11 +8,12 @@ import msgspec
 
 from topocheck.checks.registry import Context, once
 from topocheck.checks.visibility import driver_loaded
-from topocheck.model.base import Evidence, Hung, Missing, ProbeStatus, Reason, is_crash, is_digits, known
+from topocheck.model.base import Evidence, Hung, Missing, ProbeStatus, Reason, is_crash, is_digits, is_lost, known
 from topocheck.model.system import DeviceFile, gpu_file
 
 MISMATCH = "NVMLError_LibRmVersionMismatch"
 _NO_LIBRARY, _NO_BINDING = "libnvidia-ml.so.1 not found", "nvidia-ml-py not installed"
+_PROC = "/proc/driver/nvidia"
 _HANG_S = 5.0
 """Seconds for one answer of a driver; calls take milliseconds, and starting NVML two seconds a GPU."""
 _DEADLINE_MS = 9500.0
@@ -148,3 +149,23 @@ def refused_gpus(c: Context) -> dict[str, DeviceFile]:
     """Return address -> device file of the GPUs on the bus that this process may not open, by the device cgroup."""
     found = {g.address: f for g in c.topology.gpus if (f := gpu_file(c.node.system, g.address)) is not None}
     return {a: f for a, f in found.items() if f.refused and not f.by_mode}
+
+
+def unread_file(c: Context, address: str) -> Evidence | None:
+    """Return the lost answer without which it is not known whether the device cgroup hides a GPU; None where it is."""
+    system = c.node.system
+    files, own = system.nvidia_files, gpu_file(system, address)
+    if isinstance(files, Missing):
+        return Evidence("/dev", str(files)) if is_lost(files) and c.node.made_from is None else None
+    if own is not None:
+        return Evidence(own.path, str(own.opens)) if _is_unread(own) else None
+    gpus = [f for f in files if is_digits(f.path.removeprefix("/dev/nvidia"))]
+    if address in system.nvidia_gpu_minors or not any((f.refused and not f.by_mode) or _is_unread(f) for f in gpus):
+        return None
+    asked = (f"read:{_PROC}/version", f"list:{_PROC}/gpus", f"lines:{_PROC}/gpus/{address}/")
+    lost = next((x for x in c.node.lost if x.question.startswith(asked)), None)
+    return Evidence(lost.shown, lost.why_text) if lost is not None else None
+
+
+def _is_unread(file: DeviceFile) -> bool:
+    return isinstance(file.opens, Missing) and is_lost(file.opens)

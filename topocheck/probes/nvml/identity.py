@@ -16,7 +16,9 @@ def read(gpu: Asked) -> dict[str, Any]:
         "name": gpu.text("DeviceGetName"),
         "minor": gpu.integer("DeviceGetMinorNumber"),
     }
-    error, lost = handle_error(list(fields.values()), fields["name"])
+    error, lost = handle_error(list(fields.values()))
+    if not error and (silent := _silent(gpu, fields["name"])):
+        error, lost = silent, True
     if error:
         fields |= {"lost": lost, "error": error}
     if lost:
@@ -45,14 +47,23 @@ def dotted(major: int | Missing, minor: int | Missing) -> str | Missing:
     return minor if isinstance(minor, Missing) else f"{major}.{minor}"
 
 
-def handle_error(answers: list[Any], name: Any) -> tuple[str, bool]:
+def _silent(gpu: Asked, name: str | Missing) -> str:
+    """Return the error of a GPU whose firmware (GSP) no longer answers the driver; else empty.
+
+    The driver remembers its address and UUID; its name and its performance state it cannot tell. One of them alone is
+    the failure of one call.
+    """
+    if not isinstance(name, Missing) or name.detail not in GONE:
+        return ""
+    state = gpu.integer("DeviceGetPerformanceState")
+    return name.detail if isinstance(state, Missing) and state.detail in GONE else ""
+
+
+def handle_error(answers: list[Any]) -> tuple[str, bool]:
     """Return what stood in the way of every question of identity, and whether that means that the GPU is gone.
 
-    Denied and timed out are an error and no loss: such a GPU may be well. Empty where one question was answered; but
-    address and UUID are known to the driver, and a GPU whose firmware (GSP) no longer answers has no `name`.
+    Denied and timed out are an error and no loss: such a GPU may be well. Empty where one question was answered.
     """
-    if isinstance(name, Missing) and name.detail in GONE:
-        return name.detail, True
     failures = [a for a in answers if isinstance(a, Missing)]
     if not failures or len(failures) < len(answers):
         return "", False

@@ -82,7 +82,8 @@ def read(text: str) -> Answers:
         if "dead" in of and "lost" not in of:
             # What is left of its row (memory, modes) the driver remembers: it says nothing of the GPU now.
             nvml_answers.gpu(found, index, {n: v for n, v in of.items() if n == "bus id"})
-            found.put(of["dead"][1], HostError(Reason.UNSUPPORTED, "NVMLError_Unknown"), "nvml", "DeviceGetName", index)
+            for call in ("DeviceGetName", "DeviceGetPerformanceState"):
+                found.put(of["dead"][1], HostError(Reason.UNSUPPORTED, "NVMLError_Unknown"), "nvml", call, index)
         elif "lost" in of:
             nvml_answers.lost(found, index, of["lost"][1], of["lost"][0], of.get("bus id"))
         else:
