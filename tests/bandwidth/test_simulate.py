@@ -165,6 +165,14 @@ def test_the_command(levels: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("format_", ["html", "markdown"])
+def test_a_format_that_only_measured_runs_have(levels: Path, format_: str) -> None:
+    """`scale --help` says which hold with --simulate, and so does the message."""
+    ran = run(scale, "--simulate", 64, "--levels", levels, "--format", format_)
+    assert ran.code == 2
+    assert f"--format with --simulate '{format_}': expected one of text, json, csv" in ran.error
+
+
 def test_the_command_on_a_fabric(tmp_path: Path) -> None:
     (tmp_path / "f").write_text(rail_pods(2, 16, 8, 4, each=2).text())
     out = run(scale, "--simulate", 256, "--fabric", tmp_path / "f", "--width", 200).out

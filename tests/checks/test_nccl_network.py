@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.checks.software import findings, healthy, one, state, variant, with_env, with_node
 from topocheck.checks.shared.settings import read_names, shadowed_twins
 from topocheck.model.base import Missing, Reason, State
+from topocheck.nccl.rules.settings import Settings
+from topocheck.nccl.topofile.nic_selection import network_of, rdma_entries
 
 HGX = "hgx_h100_cx7"
 
@@ -66,6 +68,34 @@ def test_efa_is_no_infiniband() -> None:
     f = one("nccl.network-missing", c)
     assert "neither InfiniBand nor RoCE (Unspecified)" in f.title
     assert "unset NCCL_NET" in (f.fix or "")
+
+
+def test_devices_that_are_not_in_the_container_are_no_network() -> None:
+    """NCCL opens each device (ibv_open_device): where its file is not here, that NIC is as good as none."""
+    gone = {"/dev/infiniband": {"remove": True}}
+    c = variant(HGX, files=gone, environment={"NCCL_NET": "IB"})
+    f = one("nccl.network-missing", c)
+    assert "cannot use mlx5_0" in f.title
+    assert "/dev/infiniband/uverbs0 is not here" in f.title
+    assert "rdma.verbs-device-missing" in (f.fix or "")
+    steps = [r for v in c.gpudirect.rdma if v.to_label == "mlx5_0" for r in v.common]
+    assert any("not for this process: /dev/infiniband/uverbs0 is not here" in r.text for r in steps)
+    assert network_of(c.node, (2, 27, 3), Settings({}, (2, 27, 3))) == "Socket"
+    some = msgspec.structs.replace(c.node.net, verbs_devices=("rdma_cm", "uverbs3"))
+    names = {
+        e.name for e in rdma_entries(with_node(c, net=some).node, (2, 27, 3), Settings({}, (2, 27, 3)), frozenset())
+    }
+    assert names == {"mlx5_3"}
+    unread = msgspec.structs.replace(c.node.net, verbs_devices=Missing(Reason.NOT_RECORDED))
+    assert findings("nccl.network-missing", with_node(c, net=unread)) == ()
+
+
+def test_a_list_that_matches_nothing_ends_init_where_the_network_is_asked_for() -> None:
+    assert "uses TCP" in (one("nccl.hca-missing", with_env(HGX, NCCL_IB_HCA="mlx5_77")).consequence or "")
+    for value in ("mlx5_77", "^mlx5"):
+        f = one("nccl.hca-missing", with_env(HGX, NCCL_IB_HCA=value, NCCL_NET="IB"))
+        assert "TCP" not in (f.consequence or "")
+        assert "init fails" in (f.consequence or "")
 
 
 def test_devices_nobody_could_read_are_no_lack() -> None:

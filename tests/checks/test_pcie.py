@@ -150,6 +150,15 @@ def test_a_lost_gpu_spoils_nothing_else() -> None:
     assert findings("pcie.link-speed", healthy("gpu_lost")) == ()
 
 
+def test_a_gpu_that_answers_on_the_bus_may_have_lost_its_gsp() -> None:
+    """Xid 79 is of the bus; 119 and 120 are of a GSP that stopped answering (NVIDIA, Xid Errors)."""
+    (gone,) = findings("pcie.device-lost", healthy("gpu_lost"))
+    assert "Xid 79" in (gone.fix or "")
+    assert "119" not in (gone.fix or "")
+    (f,) = findings("pcie.device-lost", variant(HGX, gpu={"2": {"error": "Unknown"}}))
+    assert all(number in (f.fix or "") for number in ("79", "119", "120"))
+
+
 def test_idle_is_told_once() -> None:
     """Eight resting GPUs make one note."""
     assert len(findings("pcie.link-speed", healthy("l40s_x8"))) == 1

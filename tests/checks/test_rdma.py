@@ -300,6 +300,17 @@ def test_a_gid_whose_type_a_container_hides_is_unknown() -> None:
     assert one("rdma.gid-index", variant("h17_gid_link_local", files=hidden)).state is State.UNKNOWN
 
 
+def test_one_setting_is_one_finding_however_many_ports_it_fits_badly() -> None:
+    c = with_env("h66_mtu_9000", NCCL_IB_GID_INDEX="97")
+    f = one("rdma.gid-index", c)
+    ports = [n for n in c.topology.nics if n.rdma and any(p.link_layer == "Ethernet" for p in n.rdma.ports)]
+    assert len(ports) > 1
+    assert set(f.devices) == {n.address for n in ports}
+    assert f.subject == "NCCL_IB_GID_INDEX"
+    assert f.title.startswith("index 97 of mlx5_0")
+    assert "is empty" in f.title
+
+
 def test_gid_index_does_not_apply_to_infiniband() -> None:
     c = with_env(HGX, NCCL_IB_GID_INDEX="1", NCCL_IB_HCA="=mlx5_0,mlx5_1")
     assert state("rdma.gid-index", c) is State.NOT_APPLICABLE

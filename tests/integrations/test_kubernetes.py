@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import topocheck
+from tests.conftest import require_program
 from tests.support.printed import REPOSITORY
 from tests.support.waiting import PATIENCE_S
 
@@ -69,6 +70,7 @@ def test_images_have_this_version() -> None:
 
 def test_the_image_by_hadolint() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
+    require_program(str(hadolint))
     done = subprocess.run([str(hadolint), str(DOCKERFILE)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -72,7 +72,10 @@ def scale(
     ] = 0.0,
     deadline: common.Deadline = 60.0,
     curve: curves.Curve = None,
-    format_: Annotated[str, typer.Option("--format", help="text, json (--json), csv, markdown or html.")] = "text",
+    format_: Annotated[
+        str,
+        typer.Option("--format", help="text, json (--json), csv, markdown or html; --simulate: text, json or csv."),
+    ] = "text",
     output: common.Output = None,
     no_color: common.NoColor = False,
     width: common.Width = 0,

@@ -46,7 +46,7 @@ def simulate(
     from topocheck.bandwidth.simulate import MAX_GPUS, curves
     from topocheck.render import simulate as render
 
-    common.choose(format_, FORMATS, "--format")
+    common.choose(format_, FORMATS, "--format with --simulate")
     if not 2 <= most <= MAX_GPUS:
         raise InputError(f"--simulate {most}: expected 2 to {MAX_GPUS} GPUs")
     if (levels is None) == (not fabric):

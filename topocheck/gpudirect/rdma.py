@@ -59,7 +59,14 @@ def judge_pair(g: Ground, gpu: Gpu, nic: Nic, path: Path) -> RdmaVerdict:
         )
     own = _gpu(g, gpu)
     passed = None if g.guest or joined_to_cpu(gpu) else pcie_path(g, gpu.address, nic.address)
-    common = (own, *_partition(g, gpu), *_fabric(g, gpu), _port(g, nic), *_distance(g, gpu, nic, path, passed))
+    common = (
+        own,
+        *_partition(g, gpu),
+        *_fabric(g, gpu),
+        _port(g, nic),
+        *_opened(g, nic),
+        *_distance(g, gpu, nic, path, passed),
+    )
     module, buf = registration.peermem(g), registration.dma_buf(g, gpu, nic)
     peer = module.step
     by_peer, by_buf = Verdict(peer.effect), Verdict(buf.effect)
@@ -154,6 +161,18 @@ def _port(g: Ground, nic: Nic) -> ReasonStep:
         quoted,
         "cable it and bring the port up, if it is meant to work",
     )
+
+
+@once
+def _opened(g: Ground, nic: Nic) -> list[ReasonStep]:
+    """Whether this process may use the NIC. The verdict is of the node: another process may be given the device."""
+    why = g.node.net.closed(nic.rdma) if nic.rdma is not None else ""
+    if not why or nic.rdma is None:
+        return []
+    files = g.node.net.verbs_devices
+    quoted = (Evidence("/dev/infiniband", "(absent)" if isinstance(files, Missing) else " ".join(files)),)
+    fix = "give it the device (rdma.verbs-device-missing)"
+    return [ReasonStep(f"not for this process: {why}, so it cannot use {nic.label}", "info", quoted, fix)]
 
 
 def _distance(g: Ground, gpu: Gpu, nic: Nic, path: Path, passed: PciePath | None) -> list[ReasonStep]:

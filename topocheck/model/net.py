@@ -6,7 +6,7 @@ import ipaddress
 
 import msgspec
 
-from topocheck.model.base import ABSENT, NOT_RECORDED, Fact, Missing, known
+from topocheck.model.base import ABSENT, NOT_RECORDED, Fact, Missing, Reason, known
 
 
 class Gid(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,3 +149,15 @@ class NetFacts(Fact, frozen=True, kw_only=True):
     routes: tuple[Route, ...] | Missing = NOT_RECORDED
     other_tables: bool | Missing = NOT_RECORDED
     filters: tuple[InterfaceFilters, ...] = ()
+
+    def closed(self, device: RdmaDevice) -> str:
+        """Return why this process cannot open an RDMA device, in words; empty where it can, or that was not read."""
+        files, name = self.verbs_devices, device.verbs
+        if not isinstance(name, Missing) and self.verbs_opens.get(name) is False:
+            return f"this process may not open /dev/infiniband/{name}"
+        there = () if isinstance(files, Missing) and files.reason is Reason.ABSENT else files
+        if isinstance(there, Missing) or (isinstance(name, Missing) and any(f.startswith("uverbs") for f in there)):
+            return ""
+        if isinstance(name, Missing):
+            return "/dev/infiniband has no uverbs device here"
+        return "" if name in there else f"/dev/infiniband/{name} is not here"

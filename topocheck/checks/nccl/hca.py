@@ -64,7 +64,8 @@ def hca_missing(c: Context) -> Iterator[Finding]:
         a port) against the RDMA devices and their ports.
 
     Why it matters:
-        NCCL goes on with those that match. If none does it uses TCP, at a tenth of the bandwidth.
+        NCCL goes on with those that match. If none does it uses TCP, at a tenth of the bandwidth; with NCCL_NET=IB
+        its init fails.
 
     Fix:
         The right names; `ibv_devices` lists them. Names may differ from node to node.
@@ -80,7 +81,7 @@ def hca_missing(c: Context) -> Iterator[Finding]:
     sure = unless_lost(c, State.WARN, "rdma")
     if names.exclude:
         if up and not names.chosen(up):
-            found = _missing(s, sure, "it excludes every active NIC", there, "NCCL finds no RDMA device and uses TCP")
+            found = _missing(s, sure, "it excludes every active NIC", there, _without(c))
             yield msgspec.structs.replace(
                 found, fix="unset NCCL_IB_HCA, or leave an active NIC out of what it excludes"
             )
@@ -99,8 +100,18 @@ def hca_missing(c: Context) -> Iterator[Finding]:
     told = [f"nothing here matches {listed(lost)}"] if lost else []
     told += [f"no active port of {listed(down)}"] if down else []
     none = len(lost) + len(down) == len(names.words)
-    consequence = "NCCL finds no RDMA device and uses TCP" if none else "NCCL uses the others only"
+    consequence = _without(c) if none else "NCCL uses the others only"
     yield _missing(s, sure, "; ".join(told), there, consequence)
+
+
+def _without(c: Context) -> str:
+    """Return what NCCL does where no RDMA device is left."""
+    asked = in_force(c).get("NCCL_NET")
+    if asked is None or asked.value.lower() == "socket":
+        return "NCCL finds no RDMA device and uses TCP"
+    if asked.value.lower() == "ib":
+        return f"NCCL finds no RDMA device, and {asked.name}={asked.value} lets it use no other: init fails"
+    return "NCCL finds no RDMA device of its own"
 
 
 def _missing(s: Setting, state: State, what: str, there: str, consequence: str) -> Finding:

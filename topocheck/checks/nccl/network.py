@@ -141,8 +141,9 @@ def network_missing(c: Context) -> Iterator[Finding]:
     """NCCL_NET=IB asks for NCCL's own InfiniBand and RoCE transport, and no device here fits it.
 
     Looks at:
-        The RDMA devices that NCCL takes for it: with an active port of link layer InfiniBand or Ethernet, left by
-        NCCL_IB_HCA, and none with NCCL_IB_DISABLE. EFA is neither: NCCL reaches it by its plugin only.
+        The RDMA devices that NCCL takes for it: with an active port of link layer InfiniBand or Ethernet, with a file
+        under /dev/infiniband that may be opened, left by NCCL_IB_HCA, and none with NCCL_IB_DISABLE. EFA is neither:
+        NCCL reaches it by its plugin only.
 
     Why it matters:
         With NCCL_NET there is no fallback: ncclCommInitRank fails, on one node too.
@@ -198,7 +199,11 @@ def _why_no_network(c: Context) -> tuple[str, tuple[Evidence, ...], str]:
             quoted(hca),
             "correct NCCL_IB_HCA, or unset it",
         )
-    return f"this process may not use {listed((n.label for n in nics), 4)}", shown, unset
+    closed = dict.fromkeys(c.node.net.closed(n.rdma) for n in nics if n.rdma is not None)
+    why = f"this process cannot use {listed((n.label for n in nics), 4)} ({listed(filter(None, closed), 2)})"
+    files = c.node.net.verbs_devices
+    here = Evidence("/dev/infiniband", "(absent)" if isinstance(files, Missing) else " ".join(files))
+    return why, (*shown, here), "give it the devices (rdma.verbs-device-missing), or unset NCCL_NET"
 
 
 @check(

@@ -96,7 +96,9 @@ def acs_redirect(context: Context) -> Iterator[Finding]:
 
     Looks at:
         The ACS control word of the root and downstream ports between two GPUs that use PCIe peer access, and between
-        a GPU and its nearest RDMA NIC. Only ReqRedir and CmpltRedir redirect; SrcValid or UpstreamFwd alone do not.
+        a GPU and its nearest RDMA NIC. Ports below a switch count only where both devices share a switch: where they
+        do not, what one sends leaves its switch upwards in any case, and root ports alone count. Only ReqRedir and
+        CmpltRedir redirect; SrcValid or UpstreamFwd alone do not.
 
     Why it matters:
         Peer packets make a detour over the root complex and, with an IOMMU, through it. Copies run at a fraction of

@@ -43,7 +43,7 @@ def device_lost(context: Context) -> Iterator[Finding]:
 
     Why it matters:
         The device is gone until it is reset; jobs that touch it fail or hang, and one lost GPU stops many tools for
-        all GPUs. The kernel log usually holds `Xid 79: GPU has fallen off the bus`.
+        all GPUs. The kernel log usually holds `Xid 79` (fallen off the bus), 119 or 120 (its GSP stopped answering).
 
     Fix:
         Drain the node, then reset the GPU or power-cycle. If it happens again, check power, riser, slot and
@@ -62,7 +62,9 @@ def device_lost(context: Context) -> Iterator[Finding]:
         if not gpu.on_bus:
             evidence = _lost_evidence(gpu) + _from_log(context, gpu)
             error = _error_of(gpu)
-            title, fixes = _BY_ERROR.get(error, (_lost_title(gpu), _LOST)) if error else (_lost_title(gpu), _LOST)
+            # A GPU that the bus has lost gives any error of NVML's, so only of one that answers does it say more.
+            otherwise = (_lost_title(gpu), _LOST if error is None else _NOT_REACHED)
+            title, fixes = _BY_ERROR.get(error, otherwise) if error else otherwise
             yield _lost(gpu.address, gpu.label, evidence, title, first_fitting(context, *fixes))
     for address in sorted(nics.keys() | switches):
         device = devices.get(address)
@@ -119,6 +121,19 @@ _LOST = (
         f"that runs on it) or power-cycle{_AGAIN}"
     ),
 )
+_NOT_REACHED = (
+    Fix(
+        "drain the guest, look for `Xid 79`, 119 or 120 in its kernel log (dmesg), and have its host reset the GPU or "
+        "power-cycle",
+        (in_guest,),
+    ),
+    Fix(
+        "drain the node, look in the kernel log (dmesg) for `Xid 119` or 120 (its GSP stopped answering) and for 79 "
+        "(fallen off the bus), then reset the GPU (nvidia-smi -r, ends all that runs on it) or power-cycle; if it "
+        "comes back, update the driver (119, 120), or check power, riser and slot (79)"
+    ),
+)
+"""A GPU that answers on the bus and not to NVML (NVIDIA, Xid Errors: 119 and 120 are of the GSP)."""
 _LOST_NIC = (
     Fix("drain the guest, look at its kernel log (dmesg), and have its host check the device", (in_guest,)),
     Fix(

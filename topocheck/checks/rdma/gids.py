@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from topocheck.checks.registry import Context, Scope, check, not_applicable
+from topocheck.checks.shared.common import listed
 from topocheck.checks.shared.rdma_ports import Port, port_of
-from topocheck.checks.shared.settings import chosen_nics, in_force, installed_version, quoted, values, version_words
+from topocheck.checks.shared.settings import (
+    chosen_nics,
+    in_force,
+    installed_version,
+    place,
+    quoted,
+    values,
+    version_words,
+)
 from topocheck.checks.sources import Needs
 from topocheck.model.base import Evidence, Finding, Missing, State
 from topocheck.model.net import Gid
@@ -84,10 +95,13 @@ def gid_index(c: Context) -> Iterator[Finding]:
         yield from found
         return
     setting = quoted(s) if s is not None else (Evidence(version_words(c), "index 0 by default"),)
+    judged: dict[tuple[State, str], list[_Judged]] = {}
     for p in roce:
-        f = _judge(p, index, setting, by_hand=s is not None)
-        if f is not None:
-            yield f
+        j = _judge(p, index, by_hand=s is not None)
+        if j is not None:
+            judged.setdefault((j.state, j.what), []).append(j)
+    for alike in judged.values():
+        yield _finding(alike, index, setting, None if s is None else place(s))
 
 
 def _chosen_by_nccl(c: Context, p: Port) -> Finding | None:
@@ -112,38 +126,56 @@ def _chosen_by_nccl(c: Context, p: Port) -> Finding | None:
     )
 
 
-def _judge(p: Port, index: int, setting: tuple[Evidence, ...], *, by_hand: bool) -> Finding | None:
+class _Judged(msgspec.Struct, frozen=True):
+    """What a port has at the index: `what` without a name, so that ports that are alike are one finding."""
+
+    port: Port
+    state: State
+    what: str
+    gid: str = ""
+    good: Gid | None = None
+
+
+def _judge(p: Port, index: int, *, by_hand: bool) -> _Judged | None:
     gids = p.port.gids
-    state, what = State.UNKNOWN, ""
-    entry: Gid | None = None
     if isinstance(gids, Missing):
-        what = f"the GIDs of {p.nic.label} cannot be read: {gids}"
-        gids = ()
-    else:
-        entry = next((g for g in gids if g.index == index), None)
-        if entry is None:
-            state, what = State.FAIL, f"index {index} of {p.nic.label} is empty"
-        elif isinstance(entry.type, Missing):
-            what = f"the type of GID {index} of {p.nic.label} cannot be read: {entry.type}"
-        elif entry.type == _V2 and not is_link_local(entry.gid):
-            return None
-        elif entry.type == _V2:
-            state, what = State.FAIL, f"index {index} of {p.nic.label} is RoCE v2 on a link-local address ({entry.gid})"
-        else:
-            # As a default of old versions it was what everybody had; it works inside one Ethernet segment.
-            state = State.WARN if by_hand else State.NOTE
-            what = f"index {index} of {p.nic.label} is RoCE v1 ({entry.gid})"
+        return _Judged(p, State.UNKNOWN, f"cannot be read: {gids}")
     good = best(gids)
+    entry = next((g for g in gids if g.index == index), None)
+    if entry is None:
+        return _Judged(p, State.FAIL, "is empty", "", good)
+    if isinstance(entry.type, Missing):
+        return _Judged(p, State.UNKNOWN, f"has a type that cannot be read: {entry.type}", "", good)
+    if entry.type == _V2 and not is_link_local(entry.gid):
+        return None
+    if entry.type == _V2:
+        return _Judged(p, State.FAIL, "is RoCE v2 on a link-local address", entry.gid, good)
+    # As a default of old versions it was what everybody had; it works inside one Ethernet segment.
+    return _Judged(p, State.WARN if by_hand else State.NOTE, "is RoCE v1", entry.gid, good)
+
+
+def _finding(alike: list[_Judged], index: int, setting: tuple[Evidence, ...], asked: str | None) -> Finding:
+    """Return the finding of ports that have the like at the index; one setting is one finding."""
+    first, one = alike[0], len(alike) == 1
+    names = listed(j.port.nic.label for j in alike)
+    title = f"index {index} of {names} {first.what}" + (f" ({first.gid})" if one and first.gid else "")
+    indexes = {j.good.index if j.good is not None else None for j in alike}
+    good = first.good if len(indexes) == 1 else None
+    if good is not None:
+        title += f"; index {good.index} is RoCE v2 on {good.gid if one else 'a routable address'}"
     use = f"NCCL_IB_GID_INDEX={good.index}" if good is not None else "an index of type RoCE v2 with an IP address"
-    if good is None and state is not State.UNKNOWN:
-        use = f"give {p.nic.label}'s interface an IP address; it has no routable RoCE v2 entry"
+    without = [j for j in alike if j.good is None]
+    if without and first.state is not State.UNKNOWN:
+        use = f"give the interface of {listed(j.port.nic.label for j in without)} an IP address; it has no routable "
+        use += "RoCE v2 entry"
+    files = (f"gids/{index}", f"gid_attrs/types/{index}")
     return Finding(
-        state=state,
-        subject=p.where,
-        devices=(p.nic.address,),
-        title=what + (f"; index {good.index} is RoCE v2 on {good.gid}" if good is not None else ""),
+        state=first.state,
+        subject=first.port.where if one else asked or "node",
+        devices=tuple(j.port.nic.address for j in alike),
+        title=title,
         consequence="connections to other hosts fail with `invalid argument`, or time out",
-        evidence=(*setting, *p.port.evidence(f"gids/{index}", f"gid_attrs/types/{index}")),
+        evidence=(*setting, *(e for j in alike[:2] for e in j.port.port.evidence(*files))),
         rule="RoCE v2 on a routable address",
-        fix=f"{'unset NCCL_IB_GID_INDEX on NCCL 2.21.5 and newer; before: ' if by_hand else ''}{use}",
+        fix=f"{'unset NCCL_IB_GID_INDEX on NCCL 2.21.5 and newer; before: ' if asked else ''}{use}",
     )

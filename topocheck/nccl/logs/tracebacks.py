@@ -41,7 +41,7 @@ class _Raised(msgspec.Struct):
 
 
 class Tracebacks:
-    """Takes the lines of programs; ranks are told apart by what a launcher puts before their lines."""
+    """Takes the lines of programs; what a launcher puts before a line says of which rank it is."""
 
     def __init__(self) -> None:
         self._waiting = 0

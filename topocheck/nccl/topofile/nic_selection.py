@@ -136,9 +136,9 @@ def _usable(port: RdmaPort) -> bool:
 def rdma_entries(node: Node, version: Version, settings: Settings, known_functions: frozenset[str]) -> list[NetEntry]:
     """Return the ports of RDMA devices that NCCL takes, in its order.
 
-    Only ACTIVE ports count, of devices that this process may open (src/transport/net_ib.cc leaves the others out). The
-    function digit of the address is dropped so that the ports of a card share one PCI element, and the device digits
-    too (NCCL_IB_MERGE_VFS) where such a function exists.
+    Only ACTIVE ports count, of devices whose file is here and may be opened (src/transport/net_ib.cc takes no others).
+    The function digit of the address is dropped so that the ports of a card share one PCI element, and the device
+    digits too (NCCL_IB_MERGE_VFS) where such a function exists.
     """
     devices = node.net.rdma
     if isinstance(devices, Missing) or settings.nonzero("NCCL_IB_DISABLE"):
@@ -150,9 +150,8 @@ def rdma_entries(node: Node, version: Version, settings: Settings, known_functio
         )
     gdr = gdr_of_nics(node, version, settings)
     out = []
-    opens = node.net.verbs_opens
     for d in order:
-        if isinstance(d.verbs, str) and opens.get(d.verbs) is False:
+        if node.net.closed(d):
             continue
         for p in d.ports:
             if not _usable(p) or not chosen(settings.values.get("NCCL_IB_HCA"), d.name, p.port):
