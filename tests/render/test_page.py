@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.work import lines_run
-from topocheck.render.page import _NARROWEST, MAX_CHARS, _fit, shortened
+from topocheck.render.page import _NARROWEST, MAX_CHARS, Page, Style, _fit, shortened
 
 
 def one_by_one(widths: list[int], room: int, least: list[int]) -> None:
@@ -35,3 +36,16 @@ def test_a_cell_of_a_million_characters_takes_no_more_steps_than_the_page_is_wid
 def test_a_text_of_more_than_anybody_reads_is_cut_and_says_so() -> None:
     assert shortened("x" * MAX_CHARS) == "x" * MAX_CHARS
     assert shortened("x" * 1_000_000) == "x" * MAX_CHARS + "... (1000000 characters)"
+
+
+@pytest.mark.parametrize("width", [50, 60, 72, 80])
+def test_a_table_never_cuts_a_pci_address(width: int) -> None:
+    page = Page(Style(width=width))
+    head = ("", "address", "link now", "link max", "GB/s", "NUMA", "nearest NIC", "state")
+    rows = [(f"GPU{i}", f"0000:{i}8:00.0", "gen5 x16", "gen5 x16", "63.0", "0", "mlx5_0 PIX", "ok") for i in range(3)]
+    page.table(head, rows, right=frozenset({4}), spare=3)
+    lines = page.render().splitlines()
+    assert max(map(len, lines)) <= max(width, 57)
+    for i in range(3):
+        assert any(f"0000:{i}8:00.0" in line for line in lines)
+    assert ("max" in page.render()) == (width >= 60)  # 44 columns of words, 16 between them

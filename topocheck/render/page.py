@@ -87,16 +87,19 @@ class Page:
         rows: Iterable[Sequence[Span | str]],
         indent: int = 2,
         right: frozenset[int] = frozenset(),
+        spare: int | None = None,
     ) -> None:
         """Add a table; cells are wrapped where the width is short, those of the widest columns first.
 
-        Words are broken only where the table would not fit otherwise.
+        Words are broken only where the table would not fit otherwise, and PCI addresses never: what is copied from a
+        report must be found on the machine.
 
         Args:
             head: column names; empty for no heading line.
             rows: one sequence of cells a row.
             indent: columns left of the table.
             right: indices of the columns that are aligned to the right.
+            spare: the column to leave out where the words of all do not fit.
         """
         spans = [[(c, "") if isinstance(c, str) else c for c in r] for r in rows]
         cells = [[(flowing(shortened(text)), style) for text, style in r] for r in spans]
@@ -108,8 +111,16 @@ class Page:
         words = [max((len(w) for text in column for w in text.split()), default=0) for column in columns]
         widths = [max(map(len, column)) for column in columns]
         room = self.style.width - indent - 2 * (len(widths) - 1)
+        if spare is not None and sum(words) > room:
+            kept = [i for i in range(len(widths)) if i != spare]
+            moved = frozenset(kept.index(i) for i in right if i != spare)
+            self.table([head[i] for i in kept] if head else [], [[r[i] for i in kept] for r in spans], indent, moved)
+            return
+        addresses = [max((len(w) for t in column for w in _ADDRESS.findall(t)), default=0) for column in columns]
         _fit(widths, room, words)
-        _fit(widths, room, [0] * len(widths))
+        if any(addresses):
+            _fit(widths, room, words, narrowest=1)
+        _fit(widths, room, addresses)
         if head:
             self._row([(h, "dim") for h in head], widths, indent, right)
         for r in cells:
@@ -144,14 +155,15 @@ def shortened(text: str) -> str:
 
 
 _NARROWEST = 8
+_ADDRESS = re.compile(r"(?a)\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\S*")
 
 
-def _fit(widths: list[int], room: int, least: list[int]) -> None:
+def _fit(widths: list[int], room: int, least: list[int], narrowest: int = _NARROWEST) -> None:
     """Narrow the widest columns, one character at a time, until all fit into `room` or none can give more."""
     # A column wider than all the room gives way before any other: that much is taken off at once.
-    widths[:] = [min(w, max(room, low, _NARROWEST)) for w, low in zip(widths, least, strict=True)]
+    widths[:] = [min(w, max(room, low, narrowest)) for w, low in zip(widths, least, strict=True)]
     while sum(widths) > room:
-        able = [i for i, w in enumerate(widths) if w > max(least[i], _NARROWEST)]
+        able = [i for i, w in enumerate(widths) if w > max(least[i], narrowest)]
         if not able:
             return
         widths[max(able, key=widths.__getitem__)] -= 1

@@ -124,7 +124,7 @@ def _devices(report: Report, page: Page, most: int | None, *, folded: bool = Fal
         # A screen is narrow: one column where no link is slower than it could be.
         page.table(("", "address", "link", *head[4:]), [(*r[:3], *r[4:]) for r in rows], right=frozenset({3}))
     else:
-        page.table(head, rows, right=frozenset({4}))
+        page.table(head, rows, right=frozenset({4}), spare=3)  # the state says where a link could be faster
     if any("?" in (c if isinstance(c, str) else c[0]).split() for r in rows for c in r[:-1]):
         page.text("? not known", style="dim")
     if most is not None and len(every) > most:

@@ -202,8 +202,8 @@ def _why_no_network(c: Context) -> tuple[str, tuple[Evidence, ...], str]:
     closed = dict.fromkeys(c.node.net.closed(n.rdma) for n in nics if n.rdma is not None)
     why = f"this process cannot use {listed((n.label for n in nics), 4)} ({listed(filter(None, closed), 2)})"
     files = c.node.net.verbs_devices
-    here = Evidence("/dev/infiniband", "(absent)" if isinstance(files, Missing) else " ".join(files))
-    return why, (*shown, here), "give it the devices (rdma.verbs-device-missing), or unset NCCL_NET"
+    seen = Evidence("/dev/infiniband", "(absent)" if isinstance(files, Missing) else " ".join(files))
+    return why, (*shown, seen), "give it the devices (rdma.verbs-device-missing), or unset NCCL_NET"
 
 
 @check(
