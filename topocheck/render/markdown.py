@@ -63,6 +63,7 @@ class MarkdownPage(Page):
         rows: Iterable[Sequence[Span | str]],
         indent: int = 2,
         right: frozenset[int] = frozenset(),
+        spare: int | None = None,
     ) -> None:
         """Add a Markdown table."""
         cells = [[c if isinstance(c, str) else c[0] for c in r] for r in rows]

@@ -75,6 +75,7 @@ class BlockPage(Page):
         rows: Iterable[Sequence[Span | str]],
         indent: int = 2,
         right: frozenset[int] = frozenset(),
+        spare: int | None = None,
     ) -> None:
         """Add a table."""
         cells = tuple(tuple((c, "") if isinstance(c, str) else c for c in r) for r in rows)
