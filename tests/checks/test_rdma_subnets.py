@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from tests.checks.support import Row, assert_row
+from tests.support.losses import Case
+from tests.support.snapshots import record
 from topocheck.model.base import State
 
 F, W, N, U = State.FAIL, State.WARN, State.NOTE, State.UNKNOWN
@@ -79,3 +82,32 @@ ROWS = [
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_rows(row: Row) -> None:
     assert_row(row)
+
+
+PLUGIN = r"access:/usr/lib64/libnccl-net\.so\|r"
+UP = "read:/sys/class/infiniband/[^/]+/ports/1/state"
+
+
+@pytest.mark.parametrize(
+    ("environment", "lost", "state"),
+    [
+        (TCP, PLUGIN, U),  # a plugin may be there, and NCCL takes it before TCP
+        (TCP, UP, W),  # whatever the ports are, NCCL does not use them
+        ({}, UP, U),
+    ],
+)
+def test_where_it_is_not_known_whether_nccl_uses_tcp(environment: dict[str, str], lost: str, state: State) -> None:
+    strict = _pair(addresses=ONE, environment=environment, network={"arp_ignore": 1, "arp_announce": 2, "rp_filter": 1})
+    case = Case("two ports in one subnet", record(HGX, **strict))
+    questions = [q for q in case.questions if re.match(lost, q)]
+    assert questions
+    found = [f for f in case.without(questions, "error").findings if f.id == "nccl.sockets-share-subnet"]
+    assert [f.state for f in found] == [state]
+    assert ("cannot be determined" in found[0].title) is (state is U)
+
+
+def test_a_lost_answer_about_plugins_is_no_matter_where_nccl_uses_rdma() -> None:
+    case = Case("two ports in one subnet", record(HGX, **_pair(addresses=ONE)))
+    report = case.without([q for q in case.questions if re.match(PLUGIN, q)], "error")
+    (result,) = (r for r in report.results if r.id == "nccl.sockets-share-subnet")
+    assert result.state is State.NOT_APPLICABLE

@@ -107,12 +107,19 @@ def test_links_that_point_nowhere_or_count_none_add_no_path():
         assert kinds(text, 0, 1) == ("PHB", 24.0)
 
 
-def test_c2c_is_known_from_2_26():
+def test_c2c_is_unknown_to_2_18_an_nvlink_to_2_25_and_a_kind_of_its_own_from_2_26():
+    """ncclTopoAddC2c (src/graph/topo.cc): not in 2.18.6; LINK_NVL in 2.19.1 to 2.25.1; LINK_C2C in 2.26.2."""
     link = '<c2c bw="44712" count="10"/>'
     text = files.system(files.cpu(0, files.ARM, files.gpu("0009:01:00.0", 0, 90, link, width=1)))
-    for version, kind in (((2, 25, 1), "PHB"), ((2, 26, 2), "C2C")):
+    for version, kind, gb_s in (
+        ((2, 18, 6), "PHB", 1.5),  # one lane of 16 GT/s: 120 / 80 (kvDictPciGen)
+        ((2, 19, 1), "NVL", 447.12),  # 10 links of 44,712 MB/s
+        ((2, 25, 1), "NVL", 447.12),
+        ((2, 26, 2), "C2C", 447.12),
+    ):
         _, table = paths(text, version)
-        assert find(table, "GPU", 0, "CPU", 0).type == kind
+        found = find(table, "GPU", 0, "CPU", 0)
+        assert (found.type, found.gb_s) == (kind, pytest.approx(gb_s))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,10 @@ def work(piece: bytes) -> bytes:
             os.kill(os.getpid(), signal.SIGKILL)
         case b"leave":
             os._exit(3)
+        case b"die slowly":
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            time.sleep(1)  # so long it takes on a busy machine from the end of its pipe to its own
+            os.kill(os.getpid(), signal.SIGKILL)
         case b"hang":
             time.sleep(1000)
         case b"much":
@@ -58,7 +62,12 @@ def test_large_pieces_and_answers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "word"), [(b"die", "was killed (out of memory?)"), (b"leave", "ended (exit status 3)")]
+    ("bad", "word"),
+    [
+        (b"die", "was killed (out of memory?)"),
+        (b"die slowly", "was killed (out of memory?)"),
+        (b"leave", "ended (exit status 3)"),
+    ],
 )
 def test_a_child_that_dies_loses_its_piece_alone(bad: bytes, word: str) -> None:
     pieces = [f"p{i}".encode() for i in range(40)]

@@ -145,7 +145,7 @@ def test_html(folder: Path, usual: Path, names: Mapping[str, str]) -> None:
     page.feed(said("fleet", usual, bad, "--format", "html").out)
     tags = set(
         "html head meta title style body header main section footer h1 h2 h3 article div span b details summary "
-        "table thead tbody tr th td code p".split()
+        "table thead tbody tr th td code p ul li".split()
     )
     assert {tag for tag, _, _ in page.found} <= tags
     names_of = {k for _, k, _ in page.found if k}
@@ -154,7 +154,7 @@ def test_html(folder: Path, usual: Path, names: Mapping[str, str]) -> None:
     assert all(re.fullmatch(r"--w:[0-9.]+%", v) for v in styles), styles
     classes = {c for _, k, v in page.found if k == "class" for c in v.split()}
     assert classes <= set(
-        "fail warn unknown note id badge scroll right share dim bold finding fix mono evidence".split()
+        "fail warn unknown note id badge scroll right share dim bold finding fix mono evidence chips chip".split()
     ) | {f"is-{s}" for s in ("fail", "warn", "unknown", "note")}
     shown = shown_of(facts(bad)["hostname"] or "").replace("\ufffe", "\ufffd")  # no character of XML
     assert shown in "".join("".join(page.shown).split())

@@ -51,9 +51,12 @@ class Worker:
         os.close(self.lifeline)
 
 
-def reap(pid: int | None = None) -> str:
-    """Collect workers that have ended, waiting a moment for those just killed; return how `pid` ended."""
-    end = time.monotonic() + _PATIENCE_S
+def reap(pid: int | None = None, patience_s: float = _PATIENCE_S) -> str:
+    """Collect workers that have ended, waiting a moment for those just killed; return how `pid` ended.
+
+    A process that ends closes its pipes first: how it ended is known only later, on a busy machine much later.
+    """
+    end = time.monotonic() + patience_s
     how = "unknown"
     while True:
         for left in [pid] if pid is not None else list(_left):

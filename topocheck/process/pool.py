@@ -148,7 +148,7 @@ class _Pool:
         except BlockingIOError:
             return
         if not data:
-            how = reap(member.worker.pid)
+            how = reap(member.worker.pid, self.deadline_s)
             how = "was killed (out of memory?)" if how == f"signal {_SIGKILL}" else f"ended ({how})"
             yield from self._lost(member, f"the process that worked on it {how}")
             return

@@ -244,7 +244,26 @@ def network_of(node: Node, version: Version, settings: Settings) -> str | Missin
             return plugins
         if known(plugins) and plugins:
             return EXTERNAL
-    if asked == "socket" or settings.nonzero("NCCL_IB_DISABLE"):
+    return _own_network(node, version, settings)
+
+
+def tcp_between_nodes(node: Node, version: Version, settings: Settings) -> bool | Missing:
+    """Tell whether NCCL uses TCP between nodes; what could not be read, where that decides it."""
+    network = network_of(node, version, settings)
+    if isinstance(network, Missing):
+        # The network is a plugin's or NCCL's own: where its own is not TCP, neither is.
+        return network if _own_network(node, version, settings) != "IB" else False
+    return network == "Socket"
+
+
+def tcp_asked(settings: Settings) -> bool:
+    """Tell whether the settings leave NCCL nothing of its own but TCP."""
+    return _asked_network(settings) == "socket" or settings.nonzero("NCCL_IB_DISABLE")
+
+
+def _own_network(node: Node, version: Version, settings: Settings) -> str | Missing:
+    """Return which of its own networks NCCL uses: `IB` or `Socket`."""
+    if tcp_asked(settings):
         return "Socket"
     if rdma_unknown(node) and isinstance(node.net.rdma, Missing):
         return node.net.rdma
