@@ -7,6 +7,7 @@ some machines, and a part of those of the others, always the same one.
 from __future__ import annotations
 
 import functools
+import re
 
 import pytest
 
@@ -75,8 +76,9 @@ OF_FILES = {"consistency.sources-differ"}
 
 
 def asked(c: Case, begins: str) -> list[str]:
-    """Return the questions that begin so; of a folder's list, that one."""
-    return [q for q in c.questions if q == begins or (not begins.startswith("list:") and q.startswith(begins))]
+    """Return the questions that begin so, with `*` for the name of a device; of a folder's list, that one."""
+    name = re.compile(re.escape(begins).replace(r"\*", "[^/]+"))
+    return [q for q in c.questions if q == begins or (not begins.startswith("list:") and name.match(q))]
 
 
 # One answer each, on machines where the fault would be passed over: what takes the finding away must not clear it.
@@ -91,6 +93,14 @@ def asked(c: Case, begins: str) -> list[str]:
         ("shared memory", "now:", "limits.shm-leftovers"),
         ("bound", "lines:/proc/self/status|CapEff", "limits.cumem-host"),
         ("settings of a rack", "run:", "nvlink.imex"),
+        ("h49_acs_above_nics", "read:/sys/bus/pci/devices/*/numa_node", "p2p.acs-redirect"),
+        ("h54_spark_half_port", "nvml:DeviceGetName|", "rdma.half-port"),
+        ("h58_dra_imex", "stat:/var/lib/kubelet", "nvlink.imex"),
+        ("h65_busy_at_gen1", "nvml:DeviceGetPerformanceState|", "pcie.link-speed"),
+        ("idle", "nvml:DeviceGetUtilizationRates|", "pcie.link-speed"),
+        ("h72_nodes_across_sockets", "read:/sys/devices/system/cpu/online", "numa.nodes-across-sockets"),
+        ("h72_nodes_across_sockets", "read:/sys/devices/system/cpu/cpu8/topology", "numa.nodes-across-sockets"),
+        ("hardware", "nvml:DeviceGetCurrentClocksEventReasons|", "driver.clocks-held-down"),
     ],
 )
 @pytest.mark.parametrize("loss", ["denied", "timed_out", "not_recorded", "unparsable", "error"])
@@ -118,6 +128,9 @@ def test_without_its_evidence_a_check_is_unknown(machine: str, begins: str, id_:
         ("h23_mig_visible", "nvml:DeviceGetMigMode", "consistency.visible-devices"),
         ("gb200_tray", "nvml:DeviceGetGpuFabricInfoV", "nvlink.fabric-not-ready"),
         ("a100_x4", "nvml:DeviceGetNvLinkState|0|0", "nvlink.links-down"),
+        ("h43_bridge_window", "list:/sys/bus/pci/devices", "consistency.siblings-differ"),
+        ("h71_behind_chipset", "list:/sys/bus/pci/devices", "consistency.siblings-differ"),
+        ("h69_graph_file_of_four", "read:/sys/class/infiniband/mlx5_an0/ports/1/gids/0", "rdma.gid-index"),
         ("azure_ndv4_vm", "lines:/proc/modules", "rdma.peermem-not-registered"),
         (f"kept {HGX}", "list:/sys/bus/pci/devices", "policy.gpus-differ"),
         (f"kept {HGX}", "list:/sys/class/infiniband", "policy.nics-differ"),
@@ -131,6 +144,32 @@ def test_without_its_evidence_a_check_accuses_nobody(machine: str, begins: str, 
     report = c.without(lost, "error")
     assert [(f.id, f.title) for f in report.findings if f.id == id_ and f.state in (State.FAIL, State.WARN)] == []
     assert next(r for r in report.results if r.id == id_).state is State.UNKNOWN
+
+
+def of_check(report: Report, id_: str) -> list[tuple[str, State]]:
+    return [(f.subject, f.state) for f in report.findings if f.id == id_]
+
+
+def test_a_link_whose_state_is_lost_makes_a_half_seated_bridge_no_failure() -> None:
+    c = case("h56_bridge_half_seated")
+    before = of_check(c.base, "nvlink.links-down")
+    assert {state for _, state in before} == {State.WARN}
+    assert of_check(c.without(["nvml:DeviceGetNvLinkState|0|0"], "error"), "nvlink.links-down") == before
+
+
+def test_a_port_is_down_wherever_its_device_is() -> None:
+    """The finding stays, without the PCI address."""
+    c = case("h21_port_polling")
+    assert of_check(c.base, "rdma.port-down") == [("0000:ac:00.0 mlx5_5 port 1", State.WARN)]
+    after = c.without(asked(c, "realpath:/sys/class/infiniband/"), "denied")
+    assert of_check(after, "rdma.port-down") == [("mlx5_5 port 1", State.WARN)]
+    assert list(c.compare(after, "", {})) == []
+
+
+def test_a_machine_that_may_be_a_guest_has_no_path_in_order() -> None:
+    c = case("h71_behind_chipset")
+    report = c.without(asked(c, "read:/proc/cpuinfo"), "timed_out")
+    assert next(r for r in report.results if r.id == "pcie.narrower-than-siblings").state is State.UNKNOWN
 
 
 def lose(name: str, question: str, reason: Reason = Reason.DENIED) -> Report:

@@ -209,6 +209,17 @@ def test_ipv6_alone(environment: dict[str, str], state: State | None) -> None:
     assert all("AF_INET6" in (f.fix or "") and "NCCL_IB_GID_INDEX=3" in (f.fix or "") for f in found)
 
 
+@pytest.mark.parametrize(("error", "state"), [("EIO", State.UNKNOWN), ("ENOENT", State.FAIL)])
+def test_ipv6_and_an_entry_that_cannot_be_read(error: str, state: State) -> None:
+    """The entry may be the IPv4 address that NCCL looks for; one that is not there is not."""
+    v2 = {f"{PORT}/gids/1": IPV6, f"{PORT}/gid_attrs/types/1": {"text": "RoCE v2"}}
+    files = {**v2, **{f"{PORT}/gids/{n}": {"error": error} for n in (2, 3)}}
+    (f,) = findings(
+        "rdma.gid-index", variant("h17_gid_link_local", files=files, environment={"NCCL_IB_GID_INDEX": "-1"})
+    )
+    assert f.state is state
+
+
 def test_iommu_on_arm() -> None:
     """`iommu=pt` is parsed on x86 alone, so that neither a fix nor the mode rests on it elsewhere."""
     arm = {"cpu_vendor": "arm", "iommu": "DMA"}

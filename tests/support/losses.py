@@ -30,6 +30,7 @@ from topocheck.topology.build import build
 
 LOSSES = ("denied", "timed_out", "not_recorded", "unparsable", "error")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_PLACE = re.compile(rf"{_ADDRESS.pattern} (?=\S+ port [0-9]+$)")
 _NUMBER = re.compile(r"[0-9]+")
 _BAD = (State.FAIL, State.WARN)
 _DRIVER = "driver.not-answering"
@@ -378,14 +379,16 @@ _VERDICTS = (Verdict.NO, Verdict.DEGRADED, Verdict.UNKNOWN, Verdict.YES)
 def _same(a: Finding, b: Finding) -> bool:
     """Tell whether two findings are of one check and about one thing.
 
-    A list of devices, or `node`, may lose a member: those that share a device, or name none, are about one thing.
+    A list of devices, or `node`, may lose a member: those that share a device, or name none, are about one thing. So
+    are those about one port if the PCI address of its device was lost: `0000:ac:00.0 mlx5_5 port 1`, `mlx5_5 port 1`.
     """
     if a.id != b.id:
         return False
     here, there = set(_ADDRESS.findall(a.subject)), set(_ADDRESS.findall(b.subject))
     if here and there:
         return bool(here & there)
-    return a.subject == b.subject or not (here or there) or bool({a.subject, b.subject} & {"node", "process"})
+    same = _PLACE.sub("", a.subject) == _PLACE.sub("", b.subject)
+    return same or not (here or there) or bool({a.subject, b.subject} & {"node", "process"})
 
 
 def _as_bad(before: State, after: State) -> bool:

@@ -100,9 +100,10 @@ def siblings_differ(context: Context) -> Iterator[Finding]:
     for gpus in families:
         for trait in _TRAITS:
             # A BAR1 that has no room is `pcie.bridge-window-small`, which says why.
-            without = narrow_windows(context) if trait.call == "DeviceGetBAR1MemoryInfo" else {}
+            bar1 = trait.call == "DeviceGetBAR1MemoryInfo"
+            without = narrow_windows(context) if bar1 else {}
             values = {g.address: trait.of(g.nvml) for g in gpus if g.nvml is not None and g.address not in without}
-            yield from _odd(gpus, trait, values)
+            yield from _odd(gpus, trait, values, unless_lost(context, trait.state, "pci") if bar1 else trait.state)
         yield from _widths(context, gpus, every)
         yield from _silent(gpus)
 
@@ -132,7 +133,7 @@ def _silent(gpus: list[Gpu]) -> Iterator[Finding]:
             )
 
 
-def _odd(gpus: list[Gpu], trait: _Trait, values: dict[str, object]) -> Iterator[Finding]:
+def _odd(gpus: list[Gpu], trait: _Trait, values: dict[str, object], state: State) -> Iterator[Finding]:
     told = {a: v for a, v in values.items() if not isinstance(v, Missing)}
     counts = Counter(told.values())
     if len(counts) < 2:
@@ -142,7 +143,7 @@ def _odd(gpus: list[Gpu], trait: _Trait, values: dict[str, object]) -> Iterator[
     odd = [g for g in gpus if g.address in told and told[g.address] != usual]
     shown = "; ".join(f"{g.label} {_show(told[g.address])}" for g in odd[:4])
     yield Finding(
-        state=trait.state,
+        state=state,
         subject=named(odd[0]) if majority and len(odd) == 1 else "node",
         devices=(odd[0].address,) if majority and len(odd) == 1 else (),
         title=f"{trait.name}: {shown}; {n} of this model {_show(usual)}",
@@ -209,7 +210,7 @@ def _widths(context: Context, gpus: list[Gpu], every: dict[str, Link]) -> Iterat
         if gpu.address in found and found[gpu.address][1] < most and not found[gpu.address][0].both_ends:
             link, width = found[gpu.address]
             yield Finding(
-                state=unless_lost(context, State.WARN, "hypervisor"),
+                state=unless_lost(context, State.WARN, "hypervisor", "pci"),
                 subject=named(gpu),
                 devices=(gpu.address,),
                 title=f"its link has x{width}, a sibling's x{most}",

@@ -141,7 +141,7 @@ _PERSIST = (
     title="A GPU holds its clocks down to protect itself",
     severity=State.WARN,
     reads=("NVML DeviceGetCurrentClocksEventReasons",),
-    needs=Needs(("nvml",), ("clocks",)),
+    needs=Needs(("nvml", "clocks")),
 )
 def clocks_held_down(c: Context) -> Iterator[Finding]:
     """A GPU holds its clocks down to protect itself.

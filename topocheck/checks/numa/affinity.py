@@ -18,7 +18,7 @@ from topocheck.topology.numa import crossed_nodes
     title="NUMA nodes and sockets overlap",
     severity=State.WARN,
     reads=("/sys/devices/system/node/node*/cpulist", "/sys/devices/system/cpu/*/topology/package_cpus_list"),
-    needs=Needs((*GPUS, "numa")),
+    needs=Needs((*GPUS, "numa", "sockets")),
 )
 def nodes_across_sockets(c: Context) -> Iterator[Finding]:
     """NUMA nodes and sockets overlap.

@@ -381,7 +381,7 @@ def _two_imex(context: Context) -> Finding:
     title="IMEX is not ready on a multi-node NVLink product",
     severity=State.WARN,
     reads=("/dev/nvidia-caps-imex-channels", "systemctl is-active nvidia-imex", "/var/lib/kubelet"),
-    needs=Needs((*GPUS, "gpu name"), ("services",)),
+    needs=Needs((*GPUS, "gpu name"), ("services", "kubelet")),
 )
 def imex(context: Context) -> Iterator[Finding]:
     """IMEX is not ready on a multi-node NVLink product.

@@ -111,6 +111,11 @@ def links_down(context: Context) -> Iterator[Finding]:
         state, title, rule = judged
         if unread and active[gpu.address] + len(unread) >= _wanted(gpu, product, most):
             state, title = State.UNKNOWN, f"{title}; the state of {len(unread)} links cannot be read"
+        elif unread:
+            # No worse than it would be if these were active.
+            best = _judge(context, gpu, product, siblings, most, len(unread))
+            state = best[0] if best is not None else State.UNKNOWN
+            title = f"{title}; the state of {len(unread)} links cannot be read"
         elif _listed_in_part(gpu):
             state, title = State.UNKNOWN, f"{title}; the given list may be cut, so these may not be all its links"
         yield Finding(
@@ -167,13 +172,13 @@ def _wanted(gpu: Gpu, product: Product | None, most: int) -> int:
 
 
 def _judge(
-    context: Context, gpu: Gpu, product: Product | None, siblings: list[Gpu], most: int
+    context: Context, gpu: Gpu, product: Product | None, siblings: list[Gpu], most: int, further: int = 0
 ) -> tuple[State, str, str] | None:
     """Return (state, title, rule) for a GPU with too few links; None for one in order.
 
-    `most` is the largest number of active links of a sibling.
+    `most` is the largest number of active links of a sibling, `further` how many that were not read count as active.
     """
-    active, total = _active(gpu), len(_links(gpu))
+    active, total = _active(gpu) + further, len(_links(gpu))
     wired = product.nvlink_links if product is not None else None
     on_board = product is not None and product.form_factor != "PCIe"
     down = _down(gpu)

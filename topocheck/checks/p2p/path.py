@@ -89,7 +89,7 @@ def _above_nics(context: Context) -> Iterator[Finding]:
     title="ACS sends peer traffic up to the root complex",
     severity=State.FAIL,
     reads=("/sys/bus/pci/devices/*/config, ACS control (root only)",),
-    needs=Needs((*PEERS, *GPUDIRECT, "gpu", "iommu"), ("config",)),
+    needs=Needs((*PEERS, *GPUDIRECT, "gpu", "iommu", "node"), ("config",)),
 )
 def acs_redirect(context: Context) -> Iterator[Finding]:
     """ACS sends peer traffic up to the root complex.

@@ -38,8 +38,9 @@ def device_lost(context: Context) -> Iterator[Finding]:
     """A device no longer answers on the bus.
 
     Looks at:
-        GPUs that NVML calls lost or cannot name (`ERR!` in the table of nvidia-smi), and GPUs, NICs and NVSwitches
-        whose config space reads all ones, which is what the bus returns where nobody answers.
+        GPUs that NVML calls lost, or of which it tells neither name nor performance state (`ERR!` in the table of
+        nvidia-smi), and GPUs, NICs and NVSwitches whose config space reads all ones, which is what the bus returns
+        where nobody answers.
 
     Why it matters:
         The device is gone until it is reset; jobs that touch it fail or hang, and one lost GPU stops many tools for

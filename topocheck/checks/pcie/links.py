@@ -94,7 +94,7 @@ def link_width(context: Context) -> Iterator[Finding]:
     title="A PCIe link runs slower than both its ends can",
     severity=State.FAIL,
     reads=tuple(f.format("speed", "Generation") for f in _LINK_FILES),
-    needs=Needs(NICS),
+    needs=Needs(NICS, ("rest", "gpu name")),
 )
 def link_speed(context: Context) -> Iterator[Finding]:
     """A PCIe link runs slower than both its ends can.

@@ -193,7 +193,7 @@ def _too_slow(nic: Nic, port: RdmaPort, gbit_s: float, narrow: Link, carries: fl
     title="A GPU has a narrower PCIe path to the CPU than GPUs of its model",
     severity=State.WARN,
     reads=("/sys/bus/pci/devices/* (resolved paths)", "/sys/bus/pci/devices/*/max_link_*"),
-    needs=Needs(GPUS, ("link", "gpu name", "hypervisor")),
+    needs=Needs((*GPUS, "gpu name", "hypervisor"), ("link",)),
 )
 def narrower_than_siblings(context: Context) -> Iterator[Finding]:
     """A GPU has a narrower PCIe path to the CPU than GPUs of its model.

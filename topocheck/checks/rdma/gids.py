@@ -97,7 +97,7 @@ def gid_index(c: Context) -> Iterator[Finding]:
     setting = quoted(s) if s is not None else (Evidence(version_words(c), "index 0 by default"),)
     judged: dict[tuple[State, str], list[_Judged]] = {}
     for p in roce:
-        j = _judge(p, index, by_hand=s is not None)
+        j = _judge(c, p, index, by_hand=s is not None)
         if j is not None:
             judged.setdefault((j.state, j.what), []).append(j)
     for alike in judged.values():
@@ -113,11 +113,14 @@ def _chosen_by_nccl(c: Context, p: Port) -> Finding | None:
     first, good = next((g for g in gids if g.index == 0), None), best(gids)
     if first is None or good is None or is_ipv4(good.gid) or not is_link_local(first.gid):
         return None
+    lost = _lost(c, p)
     return Finding(
-        state=State.FAIL,
+        state=State.UNKNOWN if lost is not None else State.FAIL,
         subject=p.where,
         devices=(p.nic.address,),
-        title=f"{p.nic.label} has no IPv4 address, so NCCL takes index 0, which is link-local ({first.gid}); index "
+        title=f"one of the GIDs of {p.nic.label} cannot be read: {lost}; the others hold no IPv4 address"
+        if lost is not None
+        else f"{p.nic.label} has no IPv4 address, so NCCL takes index 0, which is link-local ({first.gid}); index "
         f"{good.index} is RoCE v2 on {good.gid}",
         consequence="connections to other hosts time out (status 12)",
         evidence=p.port.evidence("gids/0", f"gids/{good.index}", f"gid_attrs/types/{good.index}"),
@@ -136,12 +139,21 @@ class _Judged(msgspec.Struct, frozen=True):
     good: Gid | None = None
 
 
-def _judge(p: Port, index: int, *, by_hand: bool) -> _Judged | None:
+def _lost(c: Context, p: Port, index: int | None = None) -> Missing | None:
+    """Return why an entry that seems to be empty may not be: its answer was lost; without an index, of any entry."""
+    entries = f"read:{p.port.source}/gids/"
+    asked = (x for x in c.node.lost if x.question.startswith(entries))
+    return next((x.why for x in asked if index is None or x.question == f"{entries}{index}"), None)
+
+
+def _judge(c: Context, p: Port, index: int, *, by_hand: bool) -> _Judged | None:
     gids = p.port.gids
     if isinstance(gids, Missing):
         return _Judged(p, State.UNKNOWN, f"cannot be read: {gids}")
     good = best(gids)
     entry = next((g for g in gids if g.index == index), None)
+    if entry is None and (lost := _lost(c, p, index)) is not None:
+        return _Judged(p, State.UNKNOWN, f"cannot be read: {lost}", "", good)
     if entry is None:
         return _Judged(p, State.FAIL, "is empty", "", good)
     if isinstance(entry.type, Missing):

@@ -45,7 +45,7 @@ def halves(c: Context) -> list[tuple[Nic, ...]]:
         "/sys/class/infiniband/*/ports/*/{state,gids}",
     ),
     scope=Scope.PROCESS,
-    needs=Needs((*NICS, "settings"), ("gids", "model", "gpu name")),
+    needs=Needs((*NICS, "gpu name", "settings"), ("gids", "model")),
 )
 def half_port(c: Context) -> Iterator[Finding]:
     """Half of a port is left out.
