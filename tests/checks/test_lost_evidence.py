@@ -381,3 +381,14 @@ def test_a_gpu_without_a_name_is_lost_if_it_answers_nothing_else(calls: tuple[st
     c = case(HGX)
     report = c.without([f"nvml:{call}|1" for call in calls], "error")
     assert states_of(report, "pcie.device-lost") == lost
+
+
+def test_without_the_parameters_of_the_driver_a_dma_buf_is_unknown() -> None:
+    """One of them may tell it to refuse (NVreg_GrdmaPciTopoCheckOverride=2)."""
+    refuses = {"flavor": "open", "params": {"GrdmaPciTopoCheckOverride": 2}}
+    c = Case("refuses", record(HGX, driver=refuses, modules={"nvidia_peermem": {"absent": True}}))
+    lost = [q for q in c.questions if q.startswith("lines:/proc/driver/nvidia/params|")]
+    assert {v.dma_buf for v in c.base.gpudirect.rdma} == {Verdict.NO}
+    report = c.without(lost, "timed_out")
+    assert {v.dma_buf for v in report.gpudirect.rdma} == {Verdict.UNKNOWN}
+    assert states_of(report, "rdma.no-gdr-path") == [State.UNKNOWN]

@@ -213,6 +213,10 @@ def _topology_check(g: Ground, gpu: Gpu, nic: Nic, shown: tuple[Evidence, ...]) 
     )
     if value == _DENY:
         return ReasonStep(f"DMA-BUF: the driver is set to refuse it (NVreg_{_OVERRIDE}=2)", "no", set_to, allow)
+    if value is None and _parameters_lost(g):
+        return ReasonStep(
+            f"DMA-BUF: whether the driver refuses it (NVreg_{_OVERRIDE}) could not be read", "unknown", shown
+        )
     if value == _ALLOW or g.guest or not joined_to_cpu(gpu):
         return None
     ends = (gpu.address, nic.address)
@@ -237,6 +241,12 @@ def _topology_check(g: Ground, gpu: Gpu, nic: Nic, shown: tuple[Evidence, ...]) 
         (*shown, *set_to, *said_so, *iommu.evidence),
         allow,
     )
+
+
+def _parameters_lost(g: Ground) -> bool:
+    """Tell whether the driver's parameters were asked for and did not come; a recording may hold another list."""
+    lost = (x for x in g.node.lost if x.question.startswith("lines:/proc/driver/nvidia/params"))
+    return any(x.why.reason is not Reason.NOT_RECORDED for x in lost)
 
 
 def _unread_group(g: Ground, address: str) -> Missing | None:
