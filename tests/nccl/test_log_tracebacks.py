@@ -145,3 +145,16 @@ def test_the_command_fails(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["log", str(path), "--width", "100"])
     assert done.exit_code == 1
     assert "the program ended with ValueError: loss is NaN, line 8" in done.stdout
+
+
+def test_a_traceback_that_was_caught_is_no_end() -> None:
+    more = "".join(f"epoch {n} loss 0.{n}\n" for n in range(60))
+    destroyed = "n1:10:11 [0] NCCL INFO comm 0x1 rank 0 nranks 1 cudaDev 0 busId 1000 - Destroy COMPLETE\n"
+    for after in (more, "epoch 2\n" + destroyed):
+        log = read_text(VERSION + INIT + NAN + after)
+        assert log.failures == (), after
+        assert any("after which the job went on" in n for n in log.notes), after
+    for after in ("", "epoch 2\n", more + NAN, destroyed + NAN):
+        assert read_text(VERSION + INIT + NAN + after).failures, after
+    # A launcher that says that the job failed ends the doubt.
+    assert any("loss is NaN" in f.text for f in read_text(VERSION + INIT + NAN + more + ELASTIC).failures)

@@ -82,6 +82,10 @@ class FailureFinder:
         """Take any line that is not NCCL's own, before `plain` takes those that may tell of a failure."""
         self._tracebacks.take(line, number)
 
+    def destroyed(self, number: int) -> None:
+        """Take note of a line by which NCCL says that a communicator was taken down in good order."""
+        self._tracebacks.destroyed(number)
+
     def plain(self, line: bytes, number: int) -> None:
         """Take a line that is not NCCL's own but may tell of its failure."""
         if timeout := _TIMEOUT.search(line):
@@ -200,11 +204,11 @@ class FailureFinder:
 
     def _with_exceptions(self, out: list[LogFailure], completed: dict[bytes, int]) -> list[LogFailure]:
         """Add the exceptions by which programs ended, after what is known of NCCL; they explain a launcher's words."""
-        raised, went_on = self._tracebacks.failures(_is_told, completed.values())
+        raised, went_on = self._tracebacks.failures(_is_told, completed.values(), alone=not out)
         if went_on:
             self._log.notes.append(
-                f"{went_on} Python traceback{'s' * (went_on != 1)} before the init of every process completed: not"
-                " counted as a failure"
+                f"{went_on} Python traceback{'s' * (went_on != 1)} after which the job went on: not counted as a"
+                " failure"
             )
         if any(c.id == "death_signal" for f in out for c in f.causes):
             raised = [f for f in raised if not f.text.startswith("KeyboardInterrupt")]  # SIGINT, that is said

@@ -182,6 +182,8 @@ class LogReader(Handlers):
             process, thread, where = (head[1] + b":" + head[2], head[3], head[5] or b"") if head else (b"", b"", b"")
             self._failures.message(text, log.lines, warning=True, process=process, thread=thread, where=where)
             return
+        if text.endswith(b"Destroy COMPLETE"):
+            self._failures.destroyed(log.lines)
         if self._failures.wants_info and not is_return(text) and (head := HEAD.search(before)):
             self._failures.info(text, head[1] + b":" + head[2], head[3])
         word = text.partition(b" ")[0]

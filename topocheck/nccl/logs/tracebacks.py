@@ -23,6 +23,8 @@ _MAX_OPEN = 1024
 _MAX_BETWEEN = 500
 """Most lines of others between two lines of one traceback."""
 _MAX_KINDS = 8
+_GOES_ON = 50
+"""Lines of the program after a traceback that say it was caught; the other ranks of one that ended print some too."""
 _MAX_TEXT = 300
 
 
@@ -34,10 +36,12 @@ class _Open(msgspec.Struct):
 
 
 class _Raised(msgspec.Struct):
-    """An exception that ended a traceback: where first, and how often."""
+    """An exception at the end of a traceback: its first and last line, how often, how many lines of programs follow."""
 
     line: int
     count: int
+    last: int = 0
+    after: int = 0
 
 
 class Tracebacks:
@@ -49,6 +53,11 @@ class Tracebacks:
         self._open: dict[bytes, _Open] = {}
         self._raised: dict[str, _Raised] = {}
         self._last: dict[bytes, str] = {}
+        self._destroyed = 0
+
+    def destroyed(self, number: int) -> None:
+        """Take note of a line by which NCCL says that a communicator was taken down in good order."""
+        self._destroyed = number
 
     def take(self, line: bytes, number: int) -> None:
         """Take a line that is not NCCL's own."""
@@ -63,6 +72,14 @@ class Tracebacks:
             self._in_traceback(line, number)
         elif self._last and any(words in line for words in _CHAINED):
             self._chained(line)
+        elif self._last and line.strip():
+            self._goes_on(line)
+
+    def _goes_on(self, line: bytes) -> None:
+        key = max((k for k in self._last if line.startswith(k)), key=len, default=None)
+        raised = None if key is None else self._raised.get(self._last[key])
+        if raised is not None:
+            raised.after += 1
 
     def _frame(self, line: bytes, number: int) -> bool:
         """Begin a traceback with its first frame, the line that shows what stands before each line of this rank."""
@@ -99,8 +116,9 @@ class Tracebacks:
         raised = self._raised.get(text)
         if raised is not None:
             raised.count += 1
+            raised.last, raised.after = number, 0
         elif len(self._raised) < _MAX_OPEN:
-            self._raised[text] = _Raised(number, 1)
+            self._raised[text] = _Raised(number, 1, number)
         if key in self._last or len(self._last) < _MAX_OPEN:
             self._last[key] = text
 
@@ -116,12 +134,16 @@ class Tracebacks:
             if not raised.count:
                 del self._raised[text]
 
-    def failures(self, explained: Callable[[str], bool], completed: Iterable[int]) -> tuple[list[LogFailure], int]:
+    def failures(
+        self, explained: Callable[[str], bool], completed: Iterable[int], *, alone: bool
+    ) -> tuple[list[LogFailure], int]:
         """Return a failure for each exception, in order of lines, and how many the job went on after.
 
         Args:
             explained: whether another failure of the log tells of an exception's text.
             completed: lines of the last finished init of each process: a traceback before all of them ended nothing.
+            alone: nothing else in the log says that the job failed, so what follows a traceback tells whether it was
+                caught: many lines of the program, or a communicator that is taken down in good order.
         """
         started = min(completed, default=0)
         out: list[LogFailure] = []
@@ -129,7 +151,8 @@ class Tracebacks:
         for text, raised in self._raised.items():
             if explained(text):
                 continue
-            if raised.line < started:
+            caught = alone and (raised.after >= _GOES_ON or raised.last < self._destroyed)
+            if raised.last < started or caught:
                 went_on += 1
             elif len(out) < _MAX_KINDS:
                 out.append(_failure(text, raised))
