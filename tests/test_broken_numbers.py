@@ -58,9 +58,11 @@ def test_nodes_beyond_the_kernels_largest_number_are_refused():
     assert parse_nodes("0-1024") == Missing(Reason.UNPARSABLE, "0-1024")
 
 
-def test_whole_numbers_of_more_than_64_bits_are_unparsable():
+def test_whole_numbers_of_more_than_53_bits_are_unparsable():
     assert parse_int("-1") == -1
-    assert parse_int("18446744073709551615") == 18446744073709551615
+    assert parse_int("9007199254740991") == 9007199254740991
+    for text in ("9007199254740992", "-9007199254740992", "18446744073709551616"):  # the last one was found by fuzzing
+        assert isinstance(parse_int(text), Missing)
     assert isinstance(parse_int(LONG), Missing)
     assert isinstance(parse_int("--1"), Missing)
 

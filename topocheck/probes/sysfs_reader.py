@@ -55,8 +55,13 @@ class Folder:
 
 
 def parse_int(text: str) -> int | Missing:
-    """Return a decimal whole number of at most 20 digits (64 bits), or Missing(unparsable)."""
-    return int(text) if is_digits(text.strip().removeprefix("-"), 20) else unparsable(text)
+    """Return a decimal whole number within MOST, or Missing(unparsable)."""
+    number = int(text) if is_digits(text.strip().removeprefix("-"), 16) else MOST + 1
+    return number if abs(number) <= MOST else unparsable(text)
+
+
+MOST = (1 << 53) - 1
+"""The whole numbers that every reader of JSON holds (RFC 8259, section 6); as kB they are bytes within 63 bits."""
 
 
 def list_or_missing(host: Host, path: str) -> list[str] | Missing:
