@@ -379,12 +379,13 @@ _VERDICTS = (Verdict.NO, Verdict.DEGRADED, Verdict.UNKNOWN, Verdict.YES)
 def _same(a: Finding, b: Finding) -> bool:
     """Tell whether two findings are of one check and about one thing.
 
-    A list of devices, or `node`, may lose a member: those that share a device, or name none, are about one thing. So
+    A list of devices, or `node`, may lose a member: those that share a device, or name none, are about one thing. A
+    subject such as `2 ports` names its devices only in `devices`. So
     are those about one port if the PCI address of its device was lost: `0000:ac:00.0 mlx5_5 port 1`, `mlx5_5 port 1`.
     """
     if a.id != b.id:
         return False
-    here, there = set(_ADDRESS.findall(a.subject)), set(_ADDRESS.findall(b.subject))
+    here, there = (set(_ADDRESS.findall(f.subject)) or set(f.devices) for f in (a, b))
     if here and there:
         return bool(here & there)
     same = _PLACE.sub("", a.subject) == _PLACE.sub("", b.subject)

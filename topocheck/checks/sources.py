@@ -33,6 +33,7 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "mig": ("nvml:DeviceGet(MigMode|MaxMigDeviceCount|MigDeviceHandleByIndex)\\|",),
     "confidential": ("nvml:SystemGetConfComputeState$",),
     "versions": ("nvml:SystemGetDriverVersion$", "read:(/sys/module/nvidia|/proc/driver/nvidia)/version$"),
+    "params": ("lines:/proc/driver/nvidia/params",),
     "cuda": ("cuda:",),
     # Which RDMA devices there are, what they are, and which of their ports are up.
     "rdma": (
@@ -85,7 +86,7 @@ PROBES = {
     "net": ("rdma", "rate", "gids", "model", "physfn", "counters", "verbs", "interfaces", "addresses", "routes"),
     "settings": ("settings", "topology file"),
     "software": ("nccl",),
-    "system": ("modules", "iommu", "hypervisor", "container", "kubelet", "versions"),
+    "system": ("modules", "iommu", "hypervisor", "container", "kubelet", "versions", "params"),
     "services": ("services",),
     "programs": ("services",),
     "numa": ("numa", "sockets", "status"),

@@ -112,9 +112,7 @@ def links_down(context: Context) -> Iterator[Finding]:
         if unread and active[gpu.address] + len(unread) >= _wanted(gpu, product, most):
             state, title = State.UNKNOWN, f"{title}; the state of {len(unread)} links cannot be read"
         elif unread:
-            # No worse than it would be if these were active.
-            best = _judge(context, gpu, product, siblings, most, len(unread))
-            state = best[0] if best is not None else State.UNKNOWN
+            state = _least({_state_with(context, gpu, product, siblings, most, n) for n in range(len(unread) + 1)})
             title = f"{title}; the state of {len(unread)} links cannot be read"
         elif _listed_in_part(gpu):
             state, title = State.UNKNOWN, f"{title}; the given list may be cut, so these may not be all its links"
@@ -134,6 +132,21 @@ def links_down(context: Context) -> Iterator[Finding]:
             rule=rule,
             fix=_fix(context, product),
         )
+
+
+def _state_with(
+    context: Context, gpu: Gpu, product: Product | None, siblings: list[Gpu], most: int, further: int
+) -> State:
+    """Return the state of a GPU if so many of the links that were not read are active."""
+    judged = _judge(context, gpu, product, siblings, most, further)
+    return judged[0] if judged is not None else State.OK
+
+
+def _least(states: set[State]) -> State:
+    """Return the least of states of which one holds; unknown where it may be a fault or none."""
+    if len(states) == 1:
+        return states.pop()
+    return State.WARN if states == {State.WARN, State.FAIL} else State.UNKNOWN
 
 
 def _listed_in_part(gpu: Gpu) -> bool:

@@ -178,7 +178,7 @@ def peermem_not_registered(c: Context) -> Iterator[Finding]:
     # That DMA-BUF does not work is known of some pair, or else only that nobody could tell.
     closed = any(v.dma_buf in (Verdict.NO, Verdict.DEGRADED) for v in able)
     yield Finding(
-        state=State.WARN if closed else unless_lost(c, State.WARN, "pci", "driver", "cuda", "modules"),
+        state=State.WARN if closed else unless_lost(c, State.WARN, "pci", "driver", "cuda", "modules", "params"),
         subject="node",
         title=step.text.removeprefix("peer memory: "),
         consequence=effect,
