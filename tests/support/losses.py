@@ -385,9 +385,11 @@ def _same(a: Finding, b: Finding) -> bool:
     """
     if a.id != b.id:
         return False
-    here, there = (set(_ADDRESS.findall(f.subject)) or set(f.devices) for f in (a, b))
+    here, there = set(_ADDRESS.findall(a.subject)), set(_ADDRESS.findall(b.subject))
     if here and there:
         return bool(here & there)
+    if set(a.devices) & set(b.devices):
+        return True
     same = _PLACE.sub("", a.subject) == _PLACE.sub("", b.subject)
     return same or not (here or there) or bool({a.subject, b.subject} & {"node", "process"})
 

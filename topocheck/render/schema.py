@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import sys
+from inspect import cleandoc
+from typing import Any
 
 import msgspec
 
@@ -30,7 +32,7 @@ def schema(name: str) -> str:
         KeyError: there is no such document.
     """
     kind, command = DOCUMENTS[name]
-    made = msgspec.json.schema(kind)
+    made = _clean(msgspec.json.schema(kind))
     text = {
         "$schema": DIALECT,
         "title": command,
@@ -40,6 +42,13 @@ def schema(name: str) -> str:
         **made,
     }
     return msgspec.json.format(msgspec.json.encode(text, order="deterministic"), indent=2).decode() + "\n"
+
+
+def _clean(part: Any) -> Any:
+    """Return a schema whose descriptions are docstrings without their indents: not every msgspec takes them away."""
+    if isinstance(part, dict):
+        return {k: cleandoc(v) if k == "description" and isinstance(v, str) else _clean(v) for k, v in part.items()}
+    return [_clean(p) for p in part] if isinstance(part, list) else part
 
 
 if __name__ == "__main__":
