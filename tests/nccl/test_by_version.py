@@ -130,7 +130,7 @@ def test_the_rate_between_sockets(vendor: str, family: int, model: int, old: flo
     assert (cpu_gb_s(cpu, NEW), cpu_gb_s(cpu, (2, 31, 2))) == (old, new)
 
 
-# What NCCL's own code answers (benchmarks/nccl_graph_oracle.py) for three sockets with a GPU and a NIC of 48 GB/s each;
+# What NCCL's own code (src/graph/) answers for three sockets with a GPU and a NIC of 48 GB/s each;
 # NVLink joins 0 to 1 and 1 to 2. Between 0 and 2 stand 22 GB/s between sockets, so the NICs win; but on one host up to
 # 2.28.3 there are none, since every GPU reaches the first without them. Without the NVLinks it does not: NICs stay.
 def three_sockets(*, nvlink: bool) -> str:
