@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from topocheck.fabric.groups import switch_groups
+from topocheck.fabric.groups import connected_parts, switch_groups
 from topocheck.fabric.tiers import Tiers
 from topocheck.model.fabric import FabricLink
 from topocheck.model.names import natural_key
@@ -116,22 +116,11 @@ def _joined(tiers: Tiers, tier: int) -> list[tuple[str, ...]]:
 def _parts(tiers: Tiers, tier: int) -> list[tuple[str, ...]]:
     """Return the switches of a tier and below that links between different tiers join."""
     inside = [s for s, t in tiers.tier.items() if t <= tier]
-    left, out = set(inside), []
-    for start in sorted(inside, key=lambda s: natural_key(tiers.label(s))):
-        if start not in left:
-            continue
-        part, todo = [], [start]
-        left.discard(start)
-        while todo:
-            here = todo.pop()
-            part.append(here)
-            for link in tiers.between.get(here, ()):
-                there = link.other(here).device
-                if there in left and tiers.tier[there] != tiers.tier[here]:
-                    left.discard(there)
-                    todo.append(there)
-        out.append(tuple(part))
-    return out
+    near = {s: set[str]() for s in sorted(inside, key=lambda s: natural_key(tiers.label(s)))}
+    for s, others in near.items():
+        ends = (link.other(s).device for link in tiers.between.get(s, ()))
+        others.update(e for e in ends if e in near and tiers.tier[e] != tiers.tier[s])
+    return connected_parts(near)
 
 
 def _up(tiers: Tiers, group: Iterable[str], tier: int) -> float:

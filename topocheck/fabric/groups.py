@@ -135,7 +135,7 @@ def _tree_groups(tiers: Tiers) -> list[tuple[str, ...]]:
         if tiers.tier.get(link.a.device) != tiers.tier.get(link.b.device):
             near[link.a.device].add(link.b.device)
             near[link.b.device].add(link.a.device)
-    return _parts(near)
+    return connected_parts({s: near[s] for s in sorted(near)})
 
 
 def _cliques(near: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
@@ -146,12 +146,13 @@ def _cliques(near: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
     for (a, b), n in common.items():
         if 2 * n > min(most[a], most[b]):
             local[a].add(b)
-    return _parts(local)
+    return connected_parts({s: local[s] for s in sorted(local)})
 
 
-def _parts(near: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
+def connected_parts(near: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
+    """Return the connected parts of a graph, in the order of `near`, which has the neighbours of each node."""
     left, out = set(near), []
-    for start in sorted(near):
+    for start in near:
         if start not in left:
             continue
         part, todo = [], [start]
